@@ -8,8 +8,8 @@ SECONDS  = 300
 BATCHES  = 1000
 # Branch coverage is held where bytes and conflicts are decided.
 COVERED  = 96
-COVERAGE_TESTS = tests/spec tests/arrays tests/repository tests/dataset/writing
-COVERAGE_OF = format/icechunk_format/spec/*,format/icechunk_format/arrays/*,format/icechunk_format/repository/changes/*,format/icechunk_format/repository/commit/*,format/icechunk_format/dataset/writing/replanning/*
+COVERAGE_TESTS = tests/encoding tests/zarr tests/repository tests/tables/writing
+COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,format/icechunk_format/repository/changes/*,format/icechunk_format/repository/commit/*,format/icechunk_format/tables/writing/replanning/*
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
@@ -52,7 +52,7 @@ lower-bounds:  ## run the tests of the format with the oldest packages that pypr
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
-	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/spec tests/arrays tests/storage tests/repository tests/dataset
+	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables
 
 soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crashes and kills
 	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_changes_soak.py

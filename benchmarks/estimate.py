@@ -23,24 +23,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from measurement import RequestLog, in_fresh_process
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.dataset import open_dataset
+from icechunk_format.encoding.ids import ManifestId, NodeId, SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.encoding.manifest.encode import encode as encode_manifest
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.object_keys import manifest_key, snapshot_key
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.ids import ManifestId, NodeId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.manifest.encode import encode as encode_manifest
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.object_keys import manifest_key, snapshot_key
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.tables import open_dataset
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 
 NODE = NodeId(b"variable")
 

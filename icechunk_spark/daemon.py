@@ -26,8 +26,8 @@ from pyspark.daemon import manager
 _FOR_WORKERS: Final = (
     "pyspark.worker",
     "icechunk_spark.reading.reader",
-    "icechunk_format.dataset.reading.run",
-    "icechunk_format.dataset.metadata_tables.read",
+    "icechunk_format.tables.reading.run",
+    "icechunk_format.tables.metadata_tables.read",
     "icechunk_format.storage.local.store",
     "obstore.store",
     "numcodecs.blosc",

@@ -96,9 +96,9 @@ def _tell(case: str, wall_s: float, cpu_s: float, peak_mb: float) -> None:
 
 def build(place: Path, count: int) -> None:
     """Create a repository of about `count` objects."""
+    from icechunk_format.encoding.ids import encode_many
+    from icechunk_format.encoding.manifest.chunk_refs import native_refs
     from icechunk_format.repository import Repository
-    from icechunk_format.spec.ids import encode_many
-    from icechunk_format.spec.manifest.chunk_refs import native_refs
 
     kept = count // 2
     ids = np.frombuffer(secrets.token_bytes(12 * count), dtype=np.uint8).reshape(count, 12)
@@ -127,7 +127,7 @@ def build(place: Path, count: int) -> None:
 
 def _link_chunks(folder: Path, ids: np.ndarray) -> None:
     """Create an object for each id, as hard links to a few files, which is faster than files."""
-    from icechunk_format.spec.ids import encode_many
+    from icechunk_format.encoding.ids import encode_many
 
     for begin in range(0, len(ids), _NAMES_OF_A_FILE):
         content = folder.parent / f".content-{begin}"

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from measurement import Row, Timing, in_fresh_process, peak_memory_mb, row
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.expire import expire
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -16,11 +16,11 @@ import icechunk
 import numpy as np
 from measurement import Row, interleaved, memory_of, row
 
+from icechunk_format.encoding.ids import encode_many
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
+from icechunk_format.encoding.manifest.decode import decode
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
-from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
-from icechunk_format.spec.manifest.decode import decode
 
 if TYPE_CHECKING:
     from argparse import Namespace

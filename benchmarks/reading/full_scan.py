@@ -85,7 +85,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
     alone: dict[str, FreshRun] = {}
     for name in grid.layouts if options.memory else ():
         alone[f"noop: {name}"] = in_fresh_process(
-            run_all_tasks, grid.path, name, imports=("icechunk_format.dataset.dataset",)
+            run_all_tasks, grid.path, name, imports=("icechunk_format.tables.dataset",)
         )
         alone[f"noop: {name}, {PEER}"] = in_fresh_process(
             read_with_reference,
@@ -184,8 +184,8 @@ def boxes(grid: Grid, group: str, tasks: int) -> list[tuple[slice, ...]]:
 
 
 def plan_of(path: str, group: str, **options: Any) -> Any:
-    from icechunk_format.dataset import open_dataset
     from icechunk_format.repository import Repository
+    from icechunk_format.tables import open_dataset
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)
@@ -198,7 +198,7 @@ def task_count(grid: Grid) -> int:
 
 def run_all_tasks(path: str, group: str) -> int:
     """Run the tasks of a scan one after another, and count their rows."""
-    from icechunk_format.dataset.reading.run import run_scan
+    from icechunk_format.tables.reading.run import run_scan
 
     plan = plan_of(path, group)
     return sum(b.num_rows for task in plan.tasks for b in run_scan(plan.context, task))

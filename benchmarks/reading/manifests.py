@@ -16,13 +16,13 @@ import numpy as np
 import zstandard
 from measurement import Row, interleaved, memory_of, row
 
+from icechunk_format.encoding.envelope import FileType, unwrap
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest, decode
+from icechunk_format.encoding.manifest.encode import encode
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.envelope import FileType, unwrap
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest, decode
-from icechunk_format.spec.manifest.encode import encode
 
 if TYPE_CHECKING:
     from argparse import Namespace

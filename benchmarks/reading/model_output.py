@@ -91,8 +91,8 @@ def read_here(path: str) -> pa.Table:
     """Open, plan and read every cell into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.files.metadata_files import metadata_cache
+    from icechunk_format.tables.reading.run import run_scan
 
     metadata_cache().clear()
     plan = plan_of(path, "/")

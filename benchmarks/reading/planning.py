@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from measurement import RequestLog, Row, in_fresh_process
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.object_keys import REPO, snapshot_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.object_keys import REPO, snapshot_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -134,8 +134,8 @@ def write_snapshot(path: str, manifests: int, per_manifest: int) -> None:
 
 def plan(path: str) -> dict[str, Any]:
     """Open the repository, plan a scan of all of it and one of a day."""
-    from icechunk_format.dataset import open_dataset
     from icechunk_format.repository import Repository
+    from icechunk_format.tables import open_dataset
 
     with RequestLog() as log:
         started, cpu = time.perf_counter(), time.process_time()

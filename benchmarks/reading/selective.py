@@ -106,8 +106,8 @@ def select(path: str, group: str, sel: str) -> pa.Table:
     """Open, plan and read the box into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository.files.metadata_files import metadata_cache
+    from icechunk_format.tables.reading.run import run_scan
 
     metadata_cache().clear()
     plan = plan_of(path, group, sel=sel)
@@ -152,9 +152,9 @@ def check(cases: dict[str, Any], group: str, cells: int) -> None:
 
 def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int]:
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
-    from icechunk_format.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.repository import Repository
+    from icechunk_format.tables import open_dataset
+    from icechunk_format.tables.reading.run import run_scan
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)

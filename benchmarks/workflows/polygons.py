@@ -210,10 +210,10 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     """Run the steps in this process for a tenth of the polygons, and count bytes of chunks."""
     import pyarrow as pa
 
-    from icechunk_format.dataset import open_dataset
-    from icechunk_format.dataset.reading.run import run_scan
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
+    from icechunk_format.tables import open_dataset
+    from icechunk_format.tables.reading.run import run_scan
     from icechunk_format.workflows.zonal import Covering, Summing, ZonalRequest, plan_zonal
 
     repository = Repository.open(path)

@@ -237,13 +237,13 @@ def plan_of_866_gb() -> Row:
 
 def plan() -> dict[str, float | int]:
     """Plan the rechunking of an array of 866 GB from maps of a day to series."""
-    from icechunk_format.arrays.data_types import data_type_from_numpy
-    from icechunk_format.arrays.new_nodes import build_array_metadata
-    from icechunk_format.dataset import open_dataset
-    from icechunk_format.dataset.writing.part import ArrayTarget
+    from icechunk_format.encoding.ids import NodeId
     from icechunk_format.repository import Repository
-    from icechunk_format.spec.ids import NodeId
+    from icechunk_format.tables import open_dataset
+    from icechunk_format.tables.writing.part import ArrayTarget
     from icechunk_format.workflows.rechunking.plan import plan_array
+    from icechunk_format.zarr.data_types import data_type_from_numpy
+    from icechunk_format.zarr.new_nodes import build_array_metadata
 
     shape, old, new = (394_488, 778, 706), (24, 778, 706), (43_800, 5, 5)
     source, target = (

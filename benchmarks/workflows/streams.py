@@ -29,18 +29,18 @@ from measurement import Row, interleaved, row
 from pyspark import TaskContext
 from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
-from icechunk_format.dataset.writing.in_process import write_table
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import backup_name
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.updates import NewCommitUpdate, Update
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.repository import Repository
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import backup_name
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.updates import NewCommitUpdate, Update
-from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.local.store import LocalStorage
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.changes import batches
 from icechunk_spark.changes.source import IcechunkStreamReader
 from icechunk_spark.changes.staged import StagedStreamWriter

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from measurement import Row, interleaved, row
 
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 
 if TYPE_CHECKING:
     from argparse import Namespace

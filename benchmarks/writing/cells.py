@@ -44,8 +44,8 @@ TASKS = 4
 WIDTH = 256
 ROWS_AT_ONCE = 10_000
 _OF_A_TASK = (
-    "icechunk_format.dataset.writing.commit",
-    "icechunk_format.dataset.writing.cells.task",
+    "icechunk_format.tables.writing.commit",
+    "icechunk_format.tables.writing.cells.task",
 )
 
 
@@ -316,11 +316,11 @@ def write_in_one_task(units: int) -> list[Row]:
 
 def one_task(path: str, blocks: int) -> int:
     """Write a number of blocks in one task, from batches of the size of Spark's."""
-    from icechunk_format.dataset.writing.cells.task import write_batches
-    from icechunk_format.dataset.writing.commit import finish_write
-    from icechunk_format.dataset.writing.plan import plan_write
-    from icechunk_format.dataset.writing.prepare import prepare_write
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.tables.writing.cells.task import write_batches
+    from icechunk_format.tables.writing.commit import finish_write
+    from icechunk_format.tables.writing.plan import plan_write
+    from icechunk_format.tables.writing.prepare import prepare_write
 
     hours = blocks * HOURS_PER_BLOCK
     start = np.datetime64("2024-07-01", "us")

@@ -26,7 +26,7 @@ from icechunk_format.errors import (
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.encoding.ids import SnapshotId
     from icechunk_format.storage.location import Location
     from icechunk_format.workflows.merging.repository import Repository
 
@@ -56,7 +56,7 @@ __getattr__, __dir__ = loaded_on_use(
     {
         ".storage.location": ["Location"],
         ".workflows.merging.repository": ["Repository"],
-        ".spec.ids": ["SnapshotId"],
+        ".encoding.ids": ["SnapshotId"],
         ".maintenance": ["maintenance"],
     },
     *__all__,

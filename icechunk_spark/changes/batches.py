@@ -24,13 +24,6 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.writing.prepare import prepare_write
-from icechunk_format.dataset.writing.result import (
-    TXN_QUERY,
-    WriteResult,
-    committed_before,
-    last_committed,
-)
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     IcechunkError,
@@ -42,6 +35,13 @@ from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository import RepositoryReader
+from icechunk_format.tables.writing.prepare import prepare_write
+from icechunk_format.tables.writing.result import (
+    TXN_QUERY,
+    WriteResult,
+    committed_before,
+    last_committed,
+)
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import QUERY_ID, described
 from icechunk_spark.schema import write_schema

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from icechunk_format.dataset.aggregates import MeasureRequest
-from icechunk_format.dataset.reading.layouts.partials import CELLS, measure_name
+from icechunk_format.tables.aggregates import MeasureRequest
+from icechunk_format.tables.reading.layouts.partials import CELLS, measure_name
 from icechunk_spark.reading.combine import merged_moments
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset.reading.layouts.statistics import Statistic
-    from icechunk_format.dataset.table.table import Table
+    from icechunk_format.tables.reading.layouts.statistics import Statistic
+    from icechunk_format.tables.table.table import Table
 
 _TOKENS: Final = re.compile(
     r"(?P<string>'(?:[^'\\]|\\.)*')|(?P<quoted>`(?:[^`]|``)*`)"

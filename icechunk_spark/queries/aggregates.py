@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from icechunk_format.dataset.aggregates import plan_partials
-from icechunk_format.dataset.reading.layouts.partials import run_partials
 from icechunk_format.errors import IcechunkError
+from icechunk_format.tables.aggregates import plan_partials
+from icechunk_format.tables.reading.layouts.partials import run_partials
 from icechunk_spark.jobs.session import TIME_ZONE, cores_of
 from icechunk_spark.queries.aggregate_calls import AggregateCalls, NotRewritten
 from icechunk_spark.queries.frames import frame_of

@@ -61,7 +61,7 @@ def replan_count(
 
 def run_counts(context: Any, task: Any) -> Iterator[pa.RecordBatch]:
     """Yield the number of rows of a task of a scan."""
-    from icechunk_format.dataset.reading.run import run_scan
+    from icechunk_format.tables.reading.run import run_scan
 
     run: Callable[..., Iterator[pa.RecordBatch]] = run_scan
     rows = sum(batch.num_rows for batch in run(context, task))

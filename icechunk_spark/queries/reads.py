@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from icechunk_format.dataset.selection.select import Selection
     from icechunk_format.errors import IcechunkError
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.tables.selection.select import Selection
     from icechunk_spark.reading.plan import MetadataRead, OpenedTable
 
 _MOST_READS: Final = 20_000

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.requested import requested_scan, selecting
-from icechunk_format.dataset.selection.pruning import Pruned, prune
-from icechunk_format.dataset.selection.select import Selection
-from icechunk_format.dataset.table.table import LAYOUTS
+from icechunk_format.tables.requested import requested_scan, selecting
+from icechunk_format.tables.selection.pruning import Pruned, prune
+from icechunk_format.tables.selection.select import Selection
+from icechunk_format.tables.table.table import LAYOUTS
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.queries.reads import Opened, Read
 from icechunk_spark.reading.plan import OpenedTable, shown_read
@@ -33,7 +33,7 @@ from icechunk_spark.schema import arrow_target, column_names, row_bytes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_format.dataset.reading.scan import ScanPlan
+    from icechunk_format.tables.reading.scan import ScanPlan
 
 _log = logging.getLogger("icechunk_spark.queries")
 # Most rows of a range that stands for a read without columns in each partition.

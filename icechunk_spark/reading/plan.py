@@ -23,19 +23,19 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.requested import (
+from icechunk_format.names import shortened
+from icechunk_format.options.location import location_of
+from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.requested import (
     open_snapshot,
     requested_dataset,
     requested_scan,
     requested_table,
 )
-from icechunk_format.dataset.table.table import Table
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.names import shortened
-from icechunk_format.options.location import location_of
-from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
-from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables.table.table import Table
+from icechunk_format.tables.table.variable import Variable
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema, spark_type
 
@@ -166,7 +166,7 @@ class MetadataRead:
 
     def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
         """Return the reader of the columns of `schema`."""
-        from icechunk_format.dataset.metadata_tables.read import (
+        from icechunk_format.tables.metadata_tables.read import (
             requested_inspection,
             run_inspection,
         )
@@ -192,7 +192,7 @@ def resolve_read(options: ReadRequest) -> str:
         The repository, branch, tag or snapshot does not exist.
     """
     if options.table is not None:
-        from icechunk_format.dataset.metadata_tables.read import resolve_snapshots
+        from icechunk_format.tables.metadata_tables.read import resolve_snapshots
 
         return resolve_snapshots(options)
     return str(open_snapshot(options)[1])

@@ -31,14 +31,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.writing.in_process import write_prepared_table
-from icechunk_format.dataset.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.errors import ConflictError, InvalidInputError, UnsupportedError
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import open_storage
+from icechunk_format.tables.writing.in_process import write_prepared_table
+from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_spark.jobs.session import QUERY_ID
 from icechunk_spark.jobs.session_options import catalog_refused
 from icechunk_spark.schema import BASE_KEY, column_metadata, fitted, write_schema

@@ -28,7 +28,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import icechunk_spark
 from icechunk_spark.writing import planned as planned_write
-from icechunk_format.dataset.writing import commit as write_commit, plan as write_plan
+from icechunk_format.tables.writing import commit as write_commit, plan as write_plan
 from icechunk_format.storage.local.store import LocalStorage
 
 what, master, path, folder, first, count, mode = sys.argv[1:]
@@ -148,8 +148,8 @@ def write_hours(path, first, count, **options):
     """Write what the driver program writes, without Spark."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.writing.in_process import write_table
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.tables.writing.in_process import write_table
 
     grid = LATITUDES * LONGITUDES
     ids = np.arange(first * grid, (first + count) * grid)
@@ -254,11 +254,11 @@ def test_a_driver_that_dies_before_any_request_of_its_commit(tmp_path, is_first)
     """The tasks are done; the commit dies before its first, second, ... change of the store."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.writing.commit import finish_write
-    from icechunk_format.dataset.writing.in_process import write_part, write_table
-    from icechunk_format.dataset.writing.plan import plan_write
-    from icechunk_format.dataset.writing.prepare import prepare_write
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.tables.writing.commit import finish_write
+    from icechunk_format.tables.writing.in_process import write_part, write_table
+    from icechunk_format.tables.writing.plan import plan_write
+    from icechunk_format.tables.writing.prepare import prepare_write
 
     options = WriteOptions(mode="append", dims=("n",), message="more")
     earlier = pa.table({"n": pa.array([0, 1]), "v": [0.0, 1.0]})

@@ -4,7 +4,7 @@ import pytest
 from helpers.grids.weather_repository import write_weather
 from helpers.pages import Page
 
-from icechunk_format.dataset import open_dataset
+from icechunk_format.tables import open_dataset
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.display.history import repository_html
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import REPO
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.graph import snapshot_graph
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO
-from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.memory import MemoryStorage
 

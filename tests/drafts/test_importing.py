@@ -14,6 +14,7 @@ from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
 from icechunk_format.drafts import import_draft, importing, open_draft
+from icechunk_format.encoding.repo_info.updates import UpdateKind
 from icechunk_format.errors import (
     AlreadyExistsError,
     IcechunkError,
@@ -21,7 +22,6 @@ from icechunk_format.errors import (
     StorageError,
 )
 from icechunk_format.repository import Repository
-from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.storage.location import Location, open_storage
 
 

@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 from icechunk_format.drafts import import_draft, open_draft
 from icechunk_format.drafts.model import DraftChunks
 from icechunk_format.drafts.records import decode_record
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
@@ -41,7 +42,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.difference import changed_coords
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.location import Location, open_storage
 
 # A loaded machine is no failure.

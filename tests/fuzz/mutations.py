@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.damage.files import mutate as damage_bytes
 
-from icechunk_format.spec.envelope import unwrap, wrap
+from icechunk_format.encoding.envelope import unwrap, wrap
 
 if TYPE_CHECKING:
     import random
 
-    from icechunk_format.spec.envelope import FileType
+    from icechunk_format.encoding.envelope import FileType
 
 HOSTILE_NUMBERS = (
     0, 1, -1, 2, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, 2**64,

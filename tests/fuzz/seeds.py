@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.chunk_refs import virtual_refs
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.zarr.zarr_json import parse_array_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,24 +17,24 @@ from fuzz.mutations import damaged, damaged_file, damaged_json, damaged_tree
 from fuzz.seeds import ARRAYS, build_repository, chunk_seeds, shard_index_seeds
 from helpers.builder import new_place
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata, parse_group_metadata
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
+from icechunk_format.encoding import transaction_log
+from icechunk_format.encoding.config.config import decode_flexbuffer_config, decode_yaml_config
+from icechunk_format.encoding.envelope import FileType
+from icechunk_format.encoding.manifest import decode as manifest
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
+from icechunk_format.encoding.values.metadata_items import decode_msgpack, encode_msgpack
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec import transaction_log
-from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
-from icechunk_format.spec.envelope import FileType
-from icechunk_format.spec.manifest import decode as manifest
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
-from icechunk_format.spec.values.metadata_items import decode_msgpack, encode_msgpack
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.zarr.zarr_json import parse_array_metadata, parse_group_metadata
 
 if TYPE_CHECKING:
     import random

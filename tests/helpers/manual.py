@@ -11,9 +11,9 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
-from icechunk_format.dataset.selection.where.syntax import FUNCTION_NAMES
 from icechunk_format.options import OPTIONS
 from icechunk_format.options.metadata_tables import METADATA_TABLES
+from icechunk_format.tables.selection.where.syntax import FUNCTION_NAMES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"

@@ -13,10 +13,10 @@ import xarray
 from helpers.raised import raises
 
 import icechunk_spark
+from icechunk_format.encoding.envelope import IMPLEMENTATION_NAME
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS
 from icechunk_format.options.keywords import keyword_options
-from icechunk_format.spec.envelope import IMPLEMENTATION_NAME
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode", "dry_run"]}

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from helpers.raised import raises
 
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import parse_read_options
-from icechunk_format.spec.ids import SnapshotId
 
 DAY = datetime.datetime(2024, 7, 1, 6)
 SPELLINGS = {

@@ -13,13 +13,13 @@ from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.writing.columns.checks import ENCODING_KEYS
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS, values
 from icechunk_format.options.declare import TABLE_NAMES
 from icechunk_format.options.parse import collect_options, parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import parse_write_options
+from icechunk_format.tables.writing.columns.checks import ENCODING_KEYS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -41,7 +41,7 @@ def test_a_wrong_name_is_an_ordinary_attribute_error():
 
 def test_reporting_and_showing_load_nothing_before_they_are_used():
     code = (
-        "import sys, icechunk_format.dataset.dataset, icechunk_format.maintenance\n"
+        "import sys, icechunk_format.tables.dataset, icechunk_format.maintenance\n"
         "print([m for m in sorted(sys.modules) if '.display.' in m or m in ('tqdm', 'rich')])"
     )
     loaded = subprocess.run(

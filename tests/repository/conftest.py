@@ -5,24 +5,24 @@ from dataclasses import dataclass, field
 import pytest
 from helpers.builder import new_location, new_repository
 
-from icechunk_format.repository.commit import commit
-from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.state import publish
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import (
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import (
     REPO,
     branch_ref_key,
     snapshot_key,
     tag_ref_key,
     tag_tombstone_key,
 )
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.values.metadata_items import MetadataItems
+from icechunk_format.repository.commit import commit
+from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.state import publish
 from icechunk_format.storage.location import Location, open_storage
 
 # 2024-07-01T00:00:00Z in microseconds; snapshots follow a second after one another.

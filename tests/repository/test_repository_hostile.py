@@ -16,9 +16,7 @@ import pytest
 from helpers.raised import raises
 from helpers.sessions.model import group_document
 
-from icechunk_format.arrays.zarr_json import parse_array_metadata
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
@@ -27,7 +25,9 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.zarr.zarr_json import parse_array_metadata
 
 GROUP = group_document()
 

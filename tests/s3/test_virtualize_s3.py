@@ -12,12 +12,12 @@ from helpers.archives import files as made
 from helpers.archives.running import concatenated, statuses
 from helpers.raised import raises
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.tables import open_dataset
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing import Archive, virtualize_files
 

@@ -22,7 +22,7 @@ HEAVY = (
     "fsspec",
     "numcodecs",
     "zstandard",
-    "icechunk_format.dataset.dataset",
+    "icechunk_format.tables.dataset",
     "icechunk_format.repository",
 )
 
@@ -72,7 +72,7 @@ def test_auto_lookup_finds_a_light_module():
 
 def test_executors_import_no_planner():
     """A task unpickles the reader: neither the SQL parser nor the planner belongs there."""
-    modules = "icechunk_spark.reading.reader, icechunk_format.dataset.reading.run"
+    modules = "icechunk_spark.reading.reader, icechunk_format.tables.reading.run"
     code = f"import sys, {modules}; print('sqlglot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.tables.table.table import Column
 from icechunk_spark.schema import (
     arrow_target,
     column_metadata,

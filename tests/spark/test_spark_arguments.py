@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 import icechunk_spark
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import IcechunkError
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.running import in_process
 from icechunk_spark import maintenance
 from icechunk_spark.jobs import task_rows

@@ -14,13 +14,13 @@ import pytest
 from helpers.servers.http import Fault, misbehaving_server
 from helpers.sessions.model import array_document, group_document, stored_contents
 
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.local import store as local
 from icechunk_format.storage.location import Location
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
 
 PAYLOAD = bytes(range(256)) * 4
 

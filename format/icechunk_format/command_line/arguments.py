@@ -23,10 +23,10 @@ from icechunk_format.storage.options import SECRET_WORDS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from icechunk_format.encoding.ids import SnapshotId
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import RepositoryReader
-    from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.storage.location import Location
 
 RepositoryArgument = Annotated[
@@ -213,7 +213,7 @@ def node_path(text: str) -> str:
 
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
     """Resolve a branch, a tag, or an abbreviated id to a snapshot."""
-    from icechunk_format.dataset.metadata_tables.read import resolve_change
+    from icechunk_format.tables.metadata_tables.read import resolve_change
 
     if name not in repository.branches() and name not in repository.tags():
         name = whole_id(repository, name)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from icechunk_format.arrays.data_types import DataType
-from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
 from icechunk_format.display.chunk_picture import chunk_picture
 from icechunk_format.display.markup import (
     attributes,
@@ -23,6 +21,8 @@ from icechunk_format.display.markup import (
 )
 from icechunk_format.display.plain_text import aligned, counted, one_line, safe, size
 from icechunk_format.errors import IcechunkError
+from icechunk_format.zarr.data_types import DataType
+from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_array_metadata
 
 MOST_ARRAYS: Final = 50
 _MOST_DIMS: Final = 8

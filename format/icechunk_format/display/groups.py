@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from icechunk_format.arrays.zarr_json import parse_group_metadata
 from icechunk_format.display.arrays import (
     MOST_ARRAYS,
     ArrayFacts,
@@ -28,6 +27,7 @@ from icechunk_format.display.markup import (
 )
 from icechunk_format.display.plain_text import counted, safe, safe_lines
 from icechunk_format.errors import IcechunkError
+from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _MOST_GROUPS: Final = 50
 _MOST_DIMS: Final = 20

@@ -30,10 +30,26 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.arrays.new_nodes import build_group_metadata
 from icechunk_format.display import shown_by
 from icechunk_format.drafts.model import DraftNode, DraftSnapshot
 from icechunk_format.drafts.repository import DraftRepository, open_draft
+from icechunk_format.encoding.envelope import SPEC_V2
+from icechunk_format.encoding.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.encoding.node_path import ancestors
+from icechunk_format.encoding.object_keys import REPO, chunk_key, snapshot_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.snapshot.nodes import Nodes
+from icechunk_format.encoding.transaction_log import TransactionLog
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
@@ -47,26 +63,10 @@ from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle import create
 from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
-from icechunk_format.spec.envelope import SPEC_V2
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ChunkId, NodeId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import (
-    KIND_INLINE,
-    KIND_NATIVE,
-    KIND_VIRTUAL,
-    ChunkRefs,
-)
-from icechunk_format.spec.node_path import ancestors
-from icechunk_format.spec.object_keys import REPO, chunk_key, snapshot_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage, check_writable
+from icechunk_format.zarr.new_nodes import build_group_metadata
 
 _FORMAT: Final = ManifestFormat(spec_version=SPEC_V2)
 _BYTES_PER_BATCH: Final = 64 * 2**20

@@ -16,16 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
-from icechunk_format.arrays.named_configuration import shortened
-from icechunk_format.arrays.new_nodes import build_group_metadata
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 from icechunk_format.drafts.records import MAX_U32, Field
-from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
-from icechunk_format.grid.coordinates import sorting_rows
-from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.manifest.chunk_refs import (
+from icechunk_format.encoding.ids import ChunkId
+from icechunk_format.encoding.manifest.chunk_refs import (
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
@@ -34,7 +27,14 @@ from icechunk_format.spec.manifest.chunk_refs import (
     native_refs,
     virtual_refs,
 )
-from icechunk_format.spec.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
+from icechunk_format.grid.coordinates import sorting_rows
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.fill_values import default_fill_value, encode_fill_value
+from icechunk_format.zarr.named_configuration import shortened
+from icechunk_format.zarr.new_nodes import build_group_metadata
+from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 DraftChunk = tuple["Sequence[int]", int, bytes, int, int]
 """A chunk reference: the columns of ``DraftChunks``, in order."""

@@ -23,7 +23,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Final
 
-from icechunk_format.arrays.fill_values import json_safe
 from icechunk_format.drafts.model import (
     DraftChunk,
     DraftNode,
@@ -32,9 +31,10 @@ from icechunk_format.drafts.model import (
     make_node,
 )
 from icechunk_format.drafts.records import MAX_U32, Field, read_record
-from icechunk_format.spec.ids import ALPHABET, ObjectId
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.encoding.ids import ALPHABET, ObjectId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.protocol import Storage
+from icechunk_format.zarr.fill_values import json_safe
 
 _BRANCH_FILE: Final = re.compile(rf"r/([^/]+)/[{ALPHABET.decode()}]{{8}}\.json")
 _TAG_FILE: Final = re.compile(r"r/([^/]+)\.json")

@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
-from icechunk_format.arrays.named_configuration import shortened
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.history.resolve import microseconds
 from icechunk_format.storage.protocol import Storage
+from icechunk_format.zarr.named_configuration import shortened
 
 MAX_RECORD_BYTES: Final = 512 * 2**20
 """Largest object that is read whole."""

@@ -11,9 +11,9 @@ from icechunk_format.drafts.model import DraftChunks, DraftNode, DraftSnapshot
 from icechunk_format.drafts.numbered_refs import NumberedRefs
 from icechunk_format.drafts.records import Field
 from icechunk_format.drafts.state_file import STATE, StateFile
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.lifecycle.discovery import has_repository
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import ReadRequest

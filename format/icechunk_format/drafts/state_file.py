@@ -35,8 +35,8 @@ from icechunk_format.drafts.model import (
     make_node,
 )
 from icechunk_format.drafts.records import MAX_RECORD_BYTES, Field, read_object, read_record
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
 from icechunk_format.storage.protocol import Storage, check_key
 
 STATE: Final = "state.json"

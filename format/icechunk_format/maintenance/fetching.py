@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ManifestId
+from icechunk_format.encoding.manifest import decode as manifest_file
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.files.metadata_files import check_id
 from icechunk_format.repository.files.optional_objects import missing_key
-from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.manifest import decode as manifest_file
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest, Storage
 

@@ -23,6 +23,8 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from icechunk_format.display import html_by
+from icechunk_format.encoding.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.encoding.object_keys import REPO
 from icechunk_format.errors import NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource, checked_source
 from icechunk_format.repository.files import metadata_files as files
@@ -36,21 +38,19 @@ from icechunk_format.repository.state.repo_file import (
     read_operations,
     read_yaml_config,
 )
-from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.object_keys import REPO
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.options import VirtualAccess
 
 if TYPE_CHECKING:
+    from icechunk_format.encoding.config.config import RepositoryConfig
+    from icechunk_format.encoding.ids import ManifestId, SnapshotId
+    from icechunk_format.encoding.manifest.decode import Manifest
+    from icechunk_format.encoding.repo_info.file import SnapshotInfo
+    from icechunk_format.encoding.repo_info.updates import RepoStatus, Update
+    from icechunk_format.encoding.snapshot.file import Snapshot
+    from icechunk_format.encoding.transaction_log import TransactionLog
     from icechunk_format.repository.history.diff import Changes
     from icechunk_format.repository.history.graph import GraphEntry
-    from icechunk_format.spec.config.config import RepositoryConfig
-    from icechunk_format.spec.ids import ManifestId, SnapshotId
-    from icechunk_format.spec.manifest.decode import Manifest
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.repo_info.updates import RepoStatus, Update
-    from icechunk_format.spec.snapshot.file import Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
     from icechunk_format.storage.protocol import Storage
 
 

@@ -14,6 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+from icechunk_format.encoding.config.changes import changes_in
+from icechunk_format.encoding.config.config import RepositoryConfig
+from icechunk_format.encoding.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import RepoInfo
+from icechunk_format.encoding.repo_info.updates import Availability
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
@@ -37,12 +43,6 @@ from icechunk_format.repository.state.config import change_config, change_settin
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import config_in
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.config.changes import changes_in
-from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.spec.repo_info.updates import Availability
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import check_writable
 

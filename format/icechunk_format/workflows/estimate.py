@@ -8,23 +8,23 @@ from functools import partial
 
 import numpy as np
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.reading.chunk_edges import (
+from icechunk_format.display import shown_by
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.reading.chunk_edges import (
     block_axes,
     chunk_axes,
     chunk_cells,
     chunk_selections,
     leading_variable,
 )
-from icechunk_format.dataset.reading.costs import ReadCost, summed, task_cost
-from icechunk_format.dataset.reading.plan import chunk_extents
-from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.requested import requested_dataset, requested_scan, requested_table
-from icechunk_format.dataset.table.table import Table
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.display import shown_by
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables.reading.costs import ReadCost, summed, task_cost
+from icechunk_format.tables.reading.plan import chunk_extents
+from icechunk_format.tables.reading.scan import ScanPlan
+from icechunk_format.tables.requested import requested_dataset, requested_scan, requested_table
+from icechunk_format.tables.table.table import Table
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.running import Run, in_process
 
 
@@ -128,7 +128,7 @@ def _estimate(partitions: int, cost: ReadCost, exact: bool) -> Estimate:
 
 
 def _of_metadata(options: ReadRequest, run: Run, exact: bool) -> Estimate:
-    from icechunk_format.dataset.metadata_tables import costs, read
+    from icechunk_format.tables.metadata_tables import costs, read
 
     plan = read.requested_inspection(options, read.resolve_snapshots(options))
     if not exact and plan.context.table == "chunks":

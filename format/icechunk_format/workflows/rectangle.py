@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.cf.decode import attribute_decoder
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import Given, resolve_isel, resolve_sel
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.cf.decode import attribute_decoder
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.sel_isel import Given, resolve_isel, resolve_sel
+from icechunk_format.tables.table.variable import Variable
 
 Ranges = dict[str, tuple[int, int]]
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset import open_dataset
 from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 from helpers.sessions.model import group_document  # isort: skip
 

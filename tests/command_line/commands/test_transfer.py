@@ -7,9 +7,9 @@ from helpers.grids.weather_repository import write_weather
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.command_line.views.documents import document_keys
-from icechunk_format.dataset import open_dataset
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.tables import open_dataset
 
 
 def sound_weather(url):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from icechunk_format.command_line.views.history import graph_rows
 from icechunk_format.command_line.views.screen import IN_ASCII
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.repository.history.graph import newest_first
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.values.metadata_items import MetadataItems
 
 
 def snapshot_id(number):

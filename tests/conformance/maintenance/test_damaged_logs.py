@@ -7,8 +7,8 @@ import random
 import zarr
 from helpers.builder import reference_repository
 
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
 from icechunk_format.maintenance import verify
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
 
 
 def history(path):

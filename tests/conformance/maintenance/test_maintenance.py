@@ -21,10 +21,10 @@ import zarr
 from helpers.builder import reference_repository
 from helpers.reference.repositories import CASES, build
 
+from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.repo_info import file as repo_info
 
 icechunk.set_logs_filter("off")
 

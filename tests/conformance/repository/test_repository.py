@@ -15,12 +15,12 @@ from helpers.reference import repositories as reference_repositories
 from zarr.core.buffer import default_buffer_prototype
 
 from icechunk_format.display.plain_text import to_timestamp
+from icechunk_format.encoding.envelope import FileType, unwrap
+from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.encoding.object_keys import manifest_key
 from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import TO_END
-from icechunk_format.spec.envelope import FileType, unwrap
-from icechunk_format.spec.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.spec.object_keys import manifest_key
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

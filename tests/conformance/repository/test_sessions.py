@@ -22,12 +22,12 @@ from helpers.reference.sessions import (
 )
 from helpers.sessions.model import array_document, group_document, stored_contents
 
+from icechunk_format.encoding.ids import ManifestId
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
-from icechunk_format.spec.ids import ManifestId
 
 
 def get_chunk(session, key):

@@ -12,8 +12,8 @@ import pytest
 import zarr
 from helpers.reference import repositories as reference_repositories
 
+from icechunk_format.encoding.repo_info.updates import UpdateKind
 from icechunk_format.repository import Repository
-from icechunk_format.spec.repo_info.updates import UpdateKind
 
 GROUP = b'{"zarr_format":3,"node_type":"group"}'
 VERSION_1 = [name for name, version in reference_repositories.CASES if version == 1]

@@ -23,10 +23,10 @@ import pytest
 import xarray as xr
 
 from icechunk_format import ConflictError, Repository
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.rechunking import (
     RechunkRequest,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.arrays.data_types import DataType, parse_data_type
-from icechunk_format.arrays.fill_values import default_fill_value
+from icechunk_format.zarr.codecs.chain import ChunkCodecs
+from icechunk_format.zarr.data_types import DataType, parse_data_type
+from icechunk_format.zarr.fill_values import default_fill_value
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}

@@ -8,7 +8,7 @@ import shutil
 from helpers.damage.planting import Damage, changed, planting, with_columns
 from helpers.damage.repository import LINES, REMOTE, SHARDS, SMALL, Damaged
 
-from icechunk_format.spec.manifest.chunk_refs import inline_refs, virtual_refs
+from icechunk_format.encoding.manifest.chunk_refs import inline_refs, virtual_refs
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)

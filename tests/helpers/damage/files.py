@@ -11,7 +11,7 @@ import random
 import struct
 from typing import TYPE_CHECKING
 
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,9 +11,9 @@ import zstandard
 from helpers.damage.planting import Damage, changed, planting, with_columns
 from helpers.damage.repository import CHUNK_BYTES, LINES, SMALL, Damaged, refs_vector, swap_offsets
 
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
-from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId
-from icechunk_format.spec.manifest.chunk_refs import native_refs
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
+from icechunk_format.encoding.ids import ChunkId, ManifestId, NodeId
+from icechunk_format.encoding.manifest.chunk_refs import native_refs
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from helpers.damage.planting import Damage, planting
 from helpers.damage.repository import Damaged, swap_in
 
-from icechunk_format.spec.envelope import FileType
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.envelope import FileType
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)

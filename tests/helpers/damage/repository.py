@@ -12,19 +12,19 @@ from unittest import mock
 import numpy as np
 from helpers.sessions.model import group_document
 
-from icechunk_format.arrays.codecs.bytes import crc32c
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
+from icechunk_format.encoding.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from icechunk_format.encoding.manifest import decode as manifest_file
+from icechunk_format.encoding.manifest import encode as manifest_encode
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.encoding.tables.reader import read_root
+from icechunk_format.encoding.tables.schema import TableSchema
 from icechunk_format.repository import Repository
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
-from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.spec.manifest import encode as manifest_encode
-from icechunk_format.spec.manifest.chunk_refs import virtual_refs
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.tables.reader import read_root
-from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.zarr.codecs.bytes import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Callable

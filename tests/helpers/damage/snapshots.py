@@ -10,12 +10,12 @@ from helpers.damage.planting import Damage, planting
 from helpers.damage.repository import LINES, SMALL, Damaged, array_document, replace_bytes, swap_in
 from helpers.sessions.model import group_document
 
-from icechunk_format.spec import transaction_log
-from icechunk_format.spec.envelope import FileType
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.tables.schema import TableSchema
+from icechunk_format.encoding import transaction_log
+from icechunk_format.encoding.envelope import FileType
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.encoding.tables.schema import TableSchema
 
 DAMAGES: list[Damage] = []
 damage = planting(DAMAGES)

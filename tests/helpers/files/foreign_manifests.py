@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import flatbuffers
 from helpers.files.manifest_rows import NODE
 
-from icechunk_format.spec.manifest import decode as manifest
+from icechunk_format.encoding.manifest import decode as manifest
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
+    from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 
 
 def library_manifest(

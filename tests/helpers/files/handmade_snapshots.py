@@ -7,16 +7,16 @@ from typing import Any
 
 from helpers.files.small_snapshots import MANIFEST, SNAPSHOT_ID
 
-from icechunk_format.spec.envelope import FileType, wrap
-from icechunk_format.spec.snapshot.decode_nodes import (
+from icechunk_format.encoding.envelope import FileType, wrap
+from icechunk_format.encoding.snapshot.decode_nodes import (
     ARRAY_DATA,
     DIMENSION_SHAPE_V2,
     GROUP_DATA,
     NODE_SNAPSHOT,
 )
-from icechunk_format.spec.snapshot.file import SNAPSHOT
-from icechunk_format.spec.snapshot.manifest_lists import MANIFEST_REF
-from icechunk_format.spec.tables.writer import TableWriter
+from icechunk_format.encoding.snapshot.file import SNAPSHOT
+from icechunk_format.encoding.snapshot.manifest_lists import MANIFEST_REF
+from icechunk_format.encoding.tables.writer import TableWriter
 
 
 def wrapped(writer: TableWriter, root: int, spec_version: int = 2) -> bytes:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest import decode as manifest
-from icechunk_format.spec.manifest.chunk_refs import (
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest import decode as manifest
+from icechunk_format.encoding.manifest.chunk_refs import (
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
@@ -18,9 +18,9 @@ from icechunk_format.spec.manifest.chunk_refs import (
     native_refs,
     virtual_refs,
 )
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.manifest.encode import encode
-from icechunk_format.spec.manifest.location_dictionary import LocationCompression
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.encoding.manifest.encode import encode
+from icechunk_format.encoding.manifest.location_dictionary import LocationCompression
 
 NODE = NodeId(b"node-id-")
 ALWAYS = LocationCompression(min_num_chunks=1)

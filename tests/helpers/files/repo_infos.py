@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from icechunk_format.spec.envelope import FileType, wrap
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import REPO, RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.lists import REF
-from icechunk_format.spec.repo_info.stored_snapshots import SNAPSHOT_INFO
-from icechunk_format.spec.repo_info.updates import (
+from icechunk_format.encoding.envelope import FileType, wrap
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import REPO, RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.lists import REF
+from icechunk_format.encoding.repo_info.stored_snapshots import SNAPSHOT_INFO
+from icechunk_format.encoding.repo_info.updates import (
     REPO_STATUS,
     Availability,
     NewCommitUpdate,
@@ -18,8 +18,8 @@ from icechunk_format.spec.repo_info.updates import (
     RepoStatusChangedUpdate,
     Update,
 )
-from icechunk_format.spec.tables.writer import TableWriter
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.tables.writer import TableWriter
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 
 ROOT_ID = SnapshotId(b"r" * 12)
 TIP_ID = SnapshotId(b"a" * 12)

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import (
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import (
     ArrayNode,
     ManifestFiles,
     ManifestRefs,
     NodeSnapshot,
     Snapshot,
 )
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 
 SNAPSHOT_ID = SnapshotId(b"s" * 12)
 MANIFEST = b"m" * 12

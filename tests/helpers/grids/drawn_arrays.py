@@ -11,17 +11,17 @@ import pytest
 from helpers.grids.synthetic_datasets import ArrayToWrite
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.reading import opened as scan_arrays
-from icechunk_format.dataset.reading import plan as planning
-from icechunk_format.dataset.reading import read_ahead as pipeline
-from icechunk_format.dataset.reading import shards as shard_reads
-from icechunk_format.dataset.reading.layouts import batches as cell_batches
-from icechunk_format.dataset.reading.layouts import blocks, cells, summary
-from icechunk_format.dataset.reading.layouts import chunk_refs as refs_layout
-from icechunk_format.dataset.reading.layouts import chunks as chunks_layout
-from icechunk_format.dataset.reading.layouts import statistics as block_statistics
-from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.grid import cover as regions
+from icechunk_format.tables.reading import opened as scan_arrays
+from icechunk_format.tables.reading import plan as planning
+from icechunk_format.tables.reading import read_ahead as pipeline
+from icechunk_format.tables.reading import shards as shard_reads
+from icechunk_format.tables.reading.layouts import batches as cell_batches
+from icechunk_format.tables.reading.layouts import blocks, cells, summary
+from icechunk_format.tables.reading.layouts import chunk_refs as refs_layout
+from icechunk_format.tables.reading.layouts import chunks as chunks_layout
+from icechunk_format.tables.reading.layouts import statistics as block_statistics
+from icechunk_format.tables.reading.run import run_scan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

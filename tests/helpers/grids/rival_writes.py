@@ -5,13 +5,13 @@ import pyarrow.compute as pc
 from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, dataset_at
 
-from icechunk_format.dataset.writing.chunks.plan import plan_layout_write
-from icechunk_format.dataset.writing.chunks.task import write_layout_table
-from icechunk_format.dataset.writing.commit import finish_write
-from icechunk_format.dataset.writing.in_process import write_part, write_table
-from icechunk_format.dataset.writing.plan import plan_write
-from icechunk_format.dataset.writing.prepare import prepare_write
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.chunks.plan import plan_layout_write
+from icechunk_format.tables.writing.chunks.task import write_layout_table
+from icechunk_format.tables.writing.commit import finish_write
+from icechunk_format.tables.writing.in_process import write_part, write_table
+from icechunk_format.tables.writing.plan import plan_write
+from icechunk_format.tables.writing.prepare import prepare_write
 
 
 def begun(place, table, options=APPEND):

@@ -13,7 +13,7 @@ from icechunk_format.workflows.sampling import Sampler, SampleRequest, plan_samp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from icechunk_format.dataset import Dataset
+    from icechunk_format.tables import Dataset
 
 _OF_READ = {field.name for field in fields(ReadRequest)}
 

@@ -3,9 +3,9 @@
 import numpy as np
 from helpers.builder import add_array
 
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 
 def split_manifests(repository, **sizes):

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from helpers.builder import new_location
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.dataset import Dataset
+from icechunk_format.encoding.ids import ChunkId, ManifestId, NodeId, SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.encoding.manifest.encode import encode as encode_manifest
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.object_keys import chunk_key, manifest_key, snapshot_key
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.ids import ChunkId, ManifestId, NodeId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.manifest.encode import encode as encode_manifest
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.object_keys import chunk_key, manifest_key, snapshot_key
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.location import open_storage
+from icechunk_format.tables import Dataset
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 _numbers = itertools.count(1)
 

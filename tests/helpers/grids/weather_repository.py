@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
+from icechunk_format.encoding.manifest.chunk_refs import inline_refs, native_refs, virtual_refs
 from icechunk_format.repository import Repository
-from icechunk_format.spec.manifest.chunk_refs import inline_refs, native_refs, virtual_refs
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 if TYPE_CHECKING:
     from icechunk_format.storage.location import Location

@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
 
 
 def grid(times, xs, *, offset=0.0, **columns):

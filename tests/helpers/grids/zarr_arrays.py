@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
-from icechunk_format.arrays.fill_values import is_all_fill
-from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_array_metadata
+from icechunk_format.zarr.fill_values import is_all_fill
+from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_array_metadata
 
 if TYPE_CHECKING:
     from zarr.storage import MemoryStore

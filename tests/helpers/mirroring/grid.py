@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 from helpers.grids.weather_repository import group_document
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
 from icechunk_format.workflows.mirroring import (
@@ -21,6 +19,8 @@ from icechunk_format.workflows.mirroring import (
     bring_up_to_date,
 )
 from icechunk_format.workflows.running import in_process
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

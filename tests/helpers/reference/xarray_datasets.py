@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.builder import reference_repository
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import xarray as xr
 
-    from icechunk_format.dataset import Dataset
+    from icechunk_format.tables import Dataset
 
 
 def store_dataset(

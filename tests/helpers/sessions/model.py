@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from icechunk_format.spec.object_keys import manifest_key
+from icechunk_format.encoding.object_keys import manifest_key
 
 ROOT_GROUP = "/"
 

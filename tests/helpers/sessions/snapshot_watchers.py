@@ -10,11 +10,11 @@ import threading
 import numpy as np
 from helpers.sessions.model import array_document, group_document
 
-from icechunk_format.dataset import open_dataset
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import set_config
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
+from icechunk_format.tables import open_dataset
 
 ARRAYS = ("/left", "/right")
 _PAUSE = 0.1

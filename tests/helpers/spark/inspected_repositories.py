@@ -2,10 +2,10 @@
 
 import pickle
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata, build_group_metadata
-from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.options.metadata_tables import METADATA_TABLES
+from icechunk_format.tables.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 
 GROUP = build_group_metadata(attributes=None).to_bytes()
 

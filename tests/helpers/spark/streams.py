@@ -12,8 +12,8 @@ from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.repository import Repository
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.changes.source import IcechunkStreamReader
 
 if TYPE_CHECKING:

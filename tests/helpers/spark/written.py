@@ -50,8 +50,8 @@ def write_grid(path: Path | str, times: np.ndarray, **options: Any) -> None:
     """Write what ``grid_frame`` holds without Spark, for writes of Spark to start from."""
     import pyarrow as pa
 
-    from icechunk_format.dataset.writing.in_process import write_table
     from icechunk_format.options.write import WriteOptions
+    from icechunk_format.tables.writing.in_process import write_table
 
     time, latitude, longitude = np.meshgrid(times, LATITUDES, LONGITUDES, indexing="ij")
     columns = {

@@ -15,6 +15,9 @@ from helpers.sessions.model import (
     stored_contents,
 )
 
+from icechunk_format.encoding.ids import ChunkId
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
+from icechunk_format.encoding.object_keys import chunk_key
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -38,9 +41,6 @@ from icechunk_format.maintenance.copying.objects import (
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.repository import Repository
-from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.manifest.chunk_refs import virtual_refs
-from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
 
 

@@ -20,6 +20,10 @@ from helpers.files.maintenance_repositories import (
 )
 from helpers.raised import raises
 
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
+from icechunk_format.encoding.ids import ChunkId, ManifestId, SnapshotId
+from icechunk_format.encoding.repo_info.updates import Availability
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.maintenance import CollectResult, collect_garbage, expire_snapshots
 from icechunk_format.maintenance.garbage.collect import collect_from
@@ -32,10 +36,6 @@ from icechunk_format.maintenance.garbage.object_listing import is_older
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state import transitions as repo_changes
 from icechunk_format.repository.state.publish import update_repo
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
-from icechunk_format.spec.ids import ChunkId, ManifestId, SnapshotId
-from icechunk_format.spec.repo_info.updates import Availability
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 # -- what goes and what stays -------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import RepoStatus
 from icechunk_format.maintenance.garbage.collect import RootsMoved, without_dropped
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import RepoStatus
 
 IDS = [SnapshotId(bytes([number]) * 12) for number in range(5)]
 

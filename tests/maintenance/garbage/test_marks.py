@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.ids import ChunkId, IdSet, decode_many
 from icechunk_format.maintenance.garbage.parts import (
     distinct_manifest_rows,
     ids_by_part,
@@ -12,7 +13,6 @@ from icechunk_format.maintenance.garbage.parts import (
     part_prefix,
     parts_of,
 )
-from icechunk_format.spec.ids import ChunkId, IdSet, decode_many
 from icechunk_format.storage.batches import sized_batches
 
 # Few distinct bytes, so that first halves are often equal.

@@ -14,6 +14,8 @@ from helpers.builder import add_array, new_repository
 from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, array_document, stored_contents
 
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
+from icechunk_format.encoding.repo_info.updates import Availability
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
@@ -24,8 +26,6 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance import rewrite_manifests
 from icechunk_format.maintenance.rewriting import rewrite
 from icechunk_format.maintenance.rewriting.boxes import plan_rewrite_of, run_rewrite
-from icechunk_format.spec.manifest.chunk_refs import virtual_refs
-from icechunk_format.spec.repo_info.updates import Availability
 
 
 def per_axis(*sizes):

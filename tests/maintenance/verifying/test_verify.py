@@ -16,6 +16,7 @@ from helpers.damage.planted import DAMAGES
 from helpers.damage.repository import LINES, Damaged, build_sound
 from helpers.sessions.model import Model, OurDriver, RandomChanges
 
+from icechunk_format.encoding.envelope import FileType
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.maintenance import verify
 from icechunk_format.maintenance.verifying.finding_kinds import KINDS
@@ -26,7 +27,6 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.repository import Repository
-from icechunk_format.spec.envelope import FileType
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,18 @@ import pytest
 from helpers.damage.files import damaged_files
 from helpers.damage.repository import build_sound
 
+from icechunk_format.encoding import transaction_log
+from icechunk_format.encoding.envelope import FileType, unwrap, wrap
+from icechunk_format.encoding.manifest import decode as manifest
+from icechunk_format.encoding.object_keys import transaction_log_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance import verify
 from icechunk_format.maintenance.verifying.checks.snapshots import check_log
 from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository import Repository
-from icechunk_format.spec import transaction_log
-from icechunk_format.spec.envelope import FileType, unwrap, wrap
-from icechunk_format.spec.manifest import decode as manifest
-from icechunk_format.spec.object_keys import transaction_log_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.snapshot import file as snapshot_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,13 +3,13 @@
 import pytest
 from helpers.effort import counted_lines
 
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import ROOT
+from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import ConflictDetector, ConflictKind, TheirCommit
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import ROOT
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.transaction_log import TransactionLog
 
 COUNT = 4000
 TIP = SnapshotId(b"tip.........")

@@ -9,6 +9,14 @@ from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.ids import ChunkId
+from icechunk_format.encoding.manifest.chunk_refs import (
+    ChunkRefs,
+    inline_refs,
+    native_refs,
+    virtual_refs,
+)
+from icechunk_format.encoding.object_keys import chunk_key
 from icechunk_format.errors import (
     ChunkModifiedError,
     FormatError,
@@ -17,14 +25,6 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
 )
 from icechunk_format.repository.chunks.source import TO_END, ChunkSource
-from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.manifest.chunk_refs import (
-    ChunkRefs,
-    inline_refs,
-    native_refs,
-    virtual_refs,
-)
-from icechunk_format.spec.object_keys import chunk_key
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import VirtualAccess
 

@@ -3,6 +3,7 @@
 import pytest
 from helpers.raised import raises
 
+from icechunk_format.encoding.config.config import VirtualChunkContainer
 from icechunk_format.errors import (
     FormatError,
     InvalidInputError,
@@ -15,7 +16,6 @@ from icechunk_format.repository.chunks.virtual import (
     check_virtual_options,
     parse_authorized,
 )
-from icechunk_format.spec.config.config import VirtualChunkContainer
 
 
 def container(url_prefix, store_kind="s3", name=None, **store_options):

@@ -12,9 +12,9 @@ import threading
 
 import pytest
 
+from icechunk_format.encoding.config.config import VirtualChunkContainer
 from icechunk_format.errors import IcechunkError, UnauthorizedVirtualChunkError
 from icechunk_format.repository.chunks.virtual import VirtualResolver
-from icechunk_format.spec.config.config import VirtualChunkContainer
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import ReadRequest
 

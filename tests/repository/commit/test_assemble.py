@@ -7,17 +7,17 @@ from helpers.grids.sessions import grid_session, manifest_ids, set_block, split_
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document, stored_contents
 
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.file import Nodes
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.errors import FormatError
 from icechunk_format.repository.commit import manifest_plan
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.manifest.chunk_refs import native_refs, virtual_refs
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.file import Nodes
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 
 
 def test_an_append_writes_only_what_is_appended(repository):

@@ -11,14 +11,14 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 from helpers.storage.faulty_repositories import begin, fail_at, faulty_repository, heal
 from helpers.storage.faulty_storage import Fault
 
+from icechunk_format.encoding.object_keys import overwritten_key
+from icechunk_format.encoding.repo_info.updates import NewCommitUpdate
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commit_module
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.repo_file import read_state
-from icechunk_format.spec.object_keys import overwritten_key
-from icechunk_format.spec.repo_info.updates import NewCommitUpdate
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

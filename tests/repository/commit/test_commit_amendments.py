@@ -4,8 +4,8 @@ from helpers.grids.sessions import grid_session, set_block
 from helpers.raised import raises
 from helpers.sessions.model import group_document, stored_contents
 
+from icechunk_format.encoding.repo_info.updates import CommitAmendedUpdate, NewCommitUpdate
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.spec.repo_info.updates import CommitAmendedUpdate, NewCommitUpdate
 
 
 def test_an_amendment_takes_the_place_of_the_tip(repository_v2):

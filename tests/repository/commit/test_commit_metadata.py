@@ -6,10 +6,10 @@ import pytest
 from helpers.grids.sessions import grid_session, set_block
 from helpers.raised import raises
 
-from icechunk_format.dataset.writing.columns.checks import check_options
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.columns.checks import check_options
 
 NO_JSON = [
     {"app": b"binary"},

@@ -10,15 +10,15 @@ from helpers.sessions.model import assert_apart
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.ids import ManifestId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs, inline_refs, native_refs
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import bounds_of
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.manifest_plan import ManifestPlanner
 from icechunk_format.repository.files import manifest_files
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, limited
-from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs, inline_refs, native_refs
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 GRID = 7
 

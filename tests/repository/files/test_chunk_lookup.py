@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from icechunk_format.encoding.manifest.chunk_refs import native_refs
 from icechunk_format.repository.files.chunk_lookup import visible_rows
-from icechunk_format.spec.manifest.chunk_refs import native_refs
 
 
 def _refs(*places: int):

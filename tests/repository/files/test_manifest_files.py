@@ -8,12 +8,12 @@ from helpers.grids.sessions import grid_session, manifest_ids, set_block
 from helpers.raised import raises
 from helpers.sessions.model import array_document, stored_contents
 
+from icechunk_format.encoding.ids import ManifestId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
-from icechunk_format.spec.ids import ManifestId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 
 def store_block(session, ranges, payload=b"z" * 600, path="/a"):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
+from icechunk_format.encoding import transaction_log
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.object_keys import transaction_log_key
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.encoding.transaction_log import MoveOperation, TransactionLog
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.diff import Move, add_up
-from icechunk_format.spec import transaction_log
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.object_keys import transaction_log_key
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 
 
 def node_id(number):

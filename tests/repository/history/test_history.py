@@ -10,6 +10,7 @@ import pytest
 from helpers.builder import add_array, new_repository
 from helpers.raised import raises
 
+from icechunk_format.encoding.repo_info.updates import Availability, UpdateKind
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,7 +19,6 @@ from icechunk_format.errors import (
     ReadOnlyError,
 )
 from icechunk_format.repository.state.transitions import FeatureFlag
-from icechunk_format.spec.repo_info.updates import Availability, UpdateKind
 
 
 def commit(repository, number, branch="main"):

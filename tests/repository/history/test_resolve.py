@@ -8,13 +8,13 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.display.plain_text import to_timestamp
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import REPO, branch_ref_key, snapshot_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import parse_cutoff
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, branch_ref_key, snapshot_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
 
 
 def snapshot_id(number):

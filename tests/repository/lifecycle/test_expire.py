@@ -16,12 +16,12 @@ from helpers.sessions.model import stored_contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo, decode, encode
+from icechunk_format.encoding.repo_info.updates import Availability, RepoStatus, UpdateKind
 from icechunk_format.errors import ConflictError, InvalidInputError, ReadOnlyError
 from icechunk_format.repository.lifecycle.expire import ExpireResult, expire, expire_snapshots
 from icechunk_format.repository.state.transitions import FeatureFlag, add_commit
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo, decode, encode
-from icechunk_format.spec.repo_info.updates import Availability, RepoStatus, UpdateKind
 
 
 def snapshot_id(number):
@@ -78,7 +78,7 @@ def test_a_commit_after_an_expiry_that_keeps_many_tags(monkeypatch):
     made = []
     check = SnapshotId.__post_init__
     monkeypatch.setattr(
-        "icechunk_format.spec.ids.ObjectId.__post_init__", lambda own: made.append(check(own))
+        "icechunk_format.encoding.ids.ObjectId.__post_init__", lambda own: made.append(check(own))
     )
     new = SnapshotInfo(id=SnapshotId(b"n" * 12), parent_id=ids[-1], flushed_at=count, message="")
     grown = add_commit(decode(data), "main", new).info

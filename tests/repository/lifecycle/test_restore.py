@@ -13,6 +13,8 @@ from helpers.builder import add_array, commit_to, new_repository
 from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, array_document, stored_contents
 
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
+from icechunk_format.encoding.repo_info.updates import Availability, GCRanUpdate
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
@@ -23,8 +25,6 @@ from icechunk_format.maintenance import verify
 from icechunk_format.repository.lifecycle import difference, restore
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.manifest.chunk_refs import virtual_refs
-from icechunk_format.spec.repo_info.updates import Availability, GCRanUpdate
 
 
 def with_array(repository, shape=(10,)):

@@ -6,6 +6,17 @@ import pytest
 from helpers.raised import raises
 from helpers.storage.faulty_storage import Fault, FaultyStorage
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import (
+    CONFIG_YAML,
+    REPO,
+    branch_ref_key,
+    snapshot_key,
+    tag_ref_key,
+    tag_tombstone_key,
+)
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.updates import UpdateKind
 from icechunk_format.errors import (
     ConflictError,
     FormatError,
@@ -16,17 +27,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository import Repository
 from icechunk_format.repository.lifecycle.upgrade import upgrade_repository
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import (
-    CONFIG_YAML,
-    REPO,
-    branch_ref_key,
-    snapshot_key,
-    tag_ref_key,
-    tag_tombstone_key,
-)
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.updates import UpdateKind
 from icechunk_format.storage.protocol import DeleteFailure
 
 CONFIG = b"inline_chunk_threshold_bytes: 17\nfrom_the_future: {a: [1, null]}\n"

@@ -13,9 +13,9 @@ from helpers.grids.sessions import grid_session, set_block, split_manifests
 from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, group_document, stored_contents
 
+from icechunk_format.encoding.repo_info.updates import Availability
 from icechunk_format.errors import NotFoundError, ReadOnlyError
 from icechunk_format.repository.commit import manifest_plan
-from icechunk_format.spec.repo_info.updates import Availability
 
 # -- random changes ----------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from helpers.storage.faulty_repositories import faulty_repository
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.repo_info.updates import Availability, RepoStatusChangedUpdate
+from icechunk_format.encoding.repo_info.v1_branches_and_tags import encode_ref_json
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -16,8 +18,6 @@ from icechunk_format.errors import (
     ReadOnlyError,
     UnsupportedError,
 )
-from icechunk_format.spec.repo_info.updates import Availability, RepoStatusChangedUpdate
-from icechunk_format.spec.repo_info.v1_branches_and_tags import encode_ref_json
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

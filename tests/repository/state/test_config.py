@@ -7,6 +7,17 @@ from helpers.storage.faulty_storage import Fault, FaultyStorage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.config.changes import changed_tree
+from icechunk_format.encoding.config.config import (
+    RepositoryConfig,
+    VirtualChunkContainer,
+    decode_yaml_config,
+)
+from icechunk_format.encoding.config.yaml_text import encode_yaml_config
+from icechunk_format.encoding.object_keys import CONFIG_YAML
+from icechunk_format.encoding.repo_info.updates import Availability, UpdateKind
+from icechunk_format.encoding.splitting import ArrayCondition, DimensionRule, SplittingRule
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     InvalidInputError,
@@ -15,17 +26,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.config import change_config
-from icechunk_format.spec.config.changes import changed_tree
-from icechunk_format.spec.config.config import (
-    RepositoryConfig,
-    VirtualChunkContainer,
-    decode_yaml_config,
-)
-from icechunk_format.spec.config.yaml_text import encode_yaml_config
-from icechunk_format.spec.object_keys import CONFIG_YAML
-from icechunk_format.spec.repo_info.updates import Availability, UpdateKind
-from icechunk_format.spec.splitting import ArrayCondition, DimensionRule, SplittingRule
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 # A loaded machine is no failure.
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

@@ -7,6 +7,9 @@ import pytest
 from helpers.raised import raises
 from helpers.storage.faulty_repositories import faulty_repository
 
+from icechunk_format.encoding.object_keys import branch_ref_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     ConflictError,
@@ -15,9 +18,6 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.transitions import set_config, set_metadata
-from icechunk_format.spec.object_keys import branch_ref_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from helpers.raised import raises
 
-from icechunk_format.errors import FormatError
-from icechunk_format.repository import Repository
-from icechunk_format.spec.object_keys import REPO, overwritten_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.updates import (
+from icechunk_format.encoding.object_keys import REPO, overwritten_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.updates import (
     BranchCreatedUpdate,
     RepoStatus,
     Update,
     UpdateKind,
 )
+from icechunk_format.errors import FormatError
+from icechunk_format.repository import Repository
 
 
 def updates(*seconds, backups=()):

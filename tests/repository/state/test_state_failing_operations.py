@@ -9,9 +9,9 @@ import pytest
 from helpers.storage.faulty_repositories import begin, fail_at, faulty_repository, heal
 from helpers.storage.faulty_storage import Fault
 
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.updates import Availability
 from icechunk_format.errors import CommitOutcomeUnknownError, StorageError
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.updates import Availability
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

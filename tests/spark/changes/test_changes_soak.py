@@ -25,9 +25,9 @@ from helpers.spark.session import environment_of_a_program
 from helpers.spark.streams import Query, commits_of_streams
 
 from icechunk_format import Repository
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 
 BATCHES = int(os.environ.get("STREAM_SOAK", "8"))
 IS_FULL = "STREAM_SOAK" in os.environ

@@ -12,8 +12,8 @@ from helpers.raised import raises
 from helpers.spark.streams import CHANGES, ROWS, Query, append, grown, repository_at
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.changes.source import IcechunkStreamReader
 
 pytestmark = pytest.mark.each_spark

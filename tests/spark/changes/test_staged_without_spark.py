@@ -13,12 +13,12 @@ from helpers.raised import raises
 from helpers.spark.streams import ROWS, repository_at
 from pyspark import TaskContext
 
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemoryStorage
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.changes import batches, staged
 from icechunk_spark.source import IcechunkDataSource
 

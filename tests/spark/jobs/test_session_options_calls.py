@@ -11,9 +11,9 @@ from helpers.raised import raises
 from pyspark.errors import PySparkException
 
 import icechunk_spark
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark import maintenance
 from icechunk_spark.mirroring.read import _located
 

@@ -16,13 +16,13 @@ from helpers.sessions.model import stored_contents
 
 import icechunk_format.maintenance as one_process
 import icechunk_spark.maintenance as jobs
+from icechunk_format.encoding.ids import encode_many
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.spec.ids import encode_many
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.task_rows import with_receipts
 from icechunk_spark.maintenance import collect_tasks

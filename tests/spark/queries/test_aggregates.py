@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import icechunk_spark
-from icechunk_format.dataset import aggregates
+from icechunk_format.tables import aggregates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,10 +19,10 @@ from helpers.spark.session import by_source, without_base
 from pyspark.sql import functions as F
 
 import icechunk_spark
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.queries import frames as reading
 from icechunk_spark.reading.plan import plan_table
 

@@ -10,14 +10,14 @@ from helpers.servers.http import misbehaving_server
 from helpers.spark.repositories import add_array, commit
 
 import icechunk_spark
-from icechunk_format.dataset.metadata_tables.read import (
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.options.keywords import parse_arguments
+from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.tables.metadata_tables.read import (
     requested_inspection,
     resolve_snapshots,
     run_inspection,
 )
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.keywords import parse_arguments
-from icechunk_format.repository.files.metadata_files import metadata_cache
 
 pytestmark = pytest.mark.needs_reference
 

@@ -1,6 +1,6 @@
 """Metadata tables reach Spark with schemas, versions and partitions, and in SQL.
 
-What the rows say is tested without Spark, in ``tests/dataset`` and ``tests/conformance``; here it
+What the rows say is tested without Spark, in ``tests/tables`` and ``tests/conformance``; here it
 is that they arrive.
 """
 

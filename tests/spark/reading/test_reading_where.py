@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from icechunk_format.dataset.selection.where.split import plan_where
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.selection.where.split import plan_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

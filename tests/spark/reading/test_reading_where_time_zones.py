@@ -18,9 +18,9 @@ from helpers.raised import raises
 from helpers.spark.session import by_source, source_session
 
 import icechunk_spark
-from icechunk_format.dataset.selection.where.split import plan_where
-from icechunk_format.dataset.selection.where.syntax import EXTRACT_PARTS, TIME_PARTS, TRUNCATIONS
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.selection.where.split import plan_where
+from icechunk_format.tables.selection.where.syntax import EXTRACT_PARTS, TIME_PARTS, TRUNCATIONS
 from icechunk_spark.reading.reader import in_time_zone_of_task
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from helpers.raised import raises
 from helpers.sessions.model import group_document
 
 import icechunk_spark
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
 from icechunk_format.workflows.rechunking import plan
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 
 @pytest.fixture

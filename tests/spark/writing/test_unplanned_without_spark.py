@@ -9,10 +9,10 @@ from helpers.builder import new_place
 from helpers.grids.written_cells import APPEND, grid, rows_of
 from pyspark.sql.types import StructType
 
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.source import IcechunkDataSource
 from icechunk_spark.writing import unplanned
 

@@ -14,12 +14,12 @@ from helpers.sessions.model import Model, OurDriver, RandomChanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.workflows.changes import run_changes, steps_to
 from icechunk_format.workflows.changes.plan import CHANGE_COLUMNS, ChangeRequest, plan_changes
 

@@ -10,19 +10,19 @@ import zarr
 from helpers.raised import raises
 from helpers.sessions.model import group_document
 
-from icechunk_format.arrays.chunk_grid import ChunkGrid
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.arrays.zarr_json import dump_document, parse_array_metadata
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.writing.cells import regions
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.grid.axes import RunAxis
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.local.store import LocalStorage
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.writing.cells import regions
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected, labels
+from icechunk_format.zarr.chunk_grid import ChunkGrid
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
+from icechunk_format.zarr.zarr_json import dump_document, parse_array_metadata
 
 
 @pytest.fixture

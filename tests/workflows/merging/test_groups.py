@@ -25,11 +25,11 @@ from helpers.grids.written_cells import dataset_at
 from helpers.raised import raises
 
 from icechunk_format import Repository
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.maintenance import verify
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.conflicts import ConflictKind
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.merging import groups
 
 MERGES = int(os.environ.get("MERGES", "40"))

@@ -8,9 +8,9 @@ from helpers.grids.written_cells import dataset_at
 from helpers.raised import raises
 
 from icechunk_format import ConflictError, Repository
-from icechunk_format.dataset.writing.in_process import write_table
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.running import in_process
 

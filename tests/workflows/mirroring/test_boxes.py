@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
+from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.workflows.mirroring.boxes import (
     Groups,
     boxes_in_names,

@@ -10,8 +10,6 @@ from deltalake import DeltaTable, write_deltalake
 from helpers.mirroring.grid import Grid
 from helpers.raised import raises
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -25,6 +23,8 @@ from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
 from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 # Two chunks of four: files of two chunks.
 ROWS = 16

@@ -10,10 +10,10 @@ from helpers.grids.changing_grid import ChangingGrid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.dataset import open_dataset
-from icechunk_format.dataset.reading.run import run_scan
-from icechunk_format.dataset.requested import requested_scan, requested_table
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.requested import requested_scan, requested_table
 from icechunk_format.workflows.mirroring import (
     DeltaTarget,
     MirrorRequest,

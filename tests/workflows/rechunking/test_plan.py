@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from icechunk_format.arrays.data_types import data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.encoding.ids import NodeId
 from icechunk_format.repository import Repository
-from icechunk_format.spec.ids import NodeId
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.workflows.rechunking.groups import edges_of, windows
 from icechunk_format.workflows.rechunking.plan import plan_array
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 from helpers.sessions.model import group_document  # isort: skip
 

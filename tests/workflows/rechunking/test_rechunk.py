@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from helpers.effort import counted_lines
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_byte_size
@@ -18,6 +17,7 @@ from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import measured
+from icechunk_format.tables import open_dataset
 from icechunk_format.workflows.rechunking.groups import Groups, join, windows
 from icechunk_format.workflows.rechunking.rechunk import (
     RechunkRequest,
@@ -35,8 +35,8 @@ from icechunk_format.workflows.rechunking.run import (
 from helpers.sessions.model import group_document  # isort: skip
 from helpers.raised import raises
 
-from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata
+from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 STRING = parse_data_type("string", node_path="/")
 

@@ -18,10 +18,10 @@ from helpers.archives.running import (
 )
 from helpers.arrays.real_data import FOLDER
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.tables import open_dataset
 
 pytest.importorskip("virtualizarr")
 pytestmark = [

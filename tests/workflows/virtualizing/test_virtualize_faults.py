@@ -14,12 +14,12 @@ from helpers.raised import raises
 from helpers.servers.http import Fault, misbehaving_server
 from helpers.storage.faulty_storage import FaultyStorage
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage import location as locations
 from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.tables import open_dataset
 from icechunk_format.workflows.running import in_process
 from icechunk_format.workflows.virtualizing.scanning import scan
 

@@ -11,10 +11,10 @@ from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, virtualize
 from helpers.raised import raises
 
-from icechunk_format.dataset import open_dataset
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.tables import open_dataset
 
 pytest.importorskip("virtualizarr")
 pytestmark = pytest.mark.needs_reference

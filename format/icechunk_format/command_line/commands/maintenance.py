@@ -29,10 +29,10 @@ from icechunk_format.names import shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from icechunk_format.encoding.repo_info.file import SnapshotInfo
     from icechunk_format.maintenance import CollectResult, ExpireResult, RewriteResult
     from icechunk_format.repository import Repository
     from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 _COLLECTED: Final = {
     "snapshots_deleted": ("snapshot", "snapshots"),

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.encoding.ids import SnapshotId
+    from icechunk_format.encoding.repo_info.file import SnapshotInfo
     from icechunk_format.repository import Repository
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
     from icechunk_format.workflows.merging.merge import MergeResult
 
 _NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the branch or tag.")]

@@ -39,8 +39,8 @@ def head(
     ] = 10,
 ) -> None:
     """Show the first rows of a group as a table."""
-    from icechunk_format.dataset.reading.run import run_scan
-    from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
+    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
 
     chosen = at.resolve(call.repository)
     # Small tasks, since only the first rows are shown.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from icechunk_format.command_line.views.screen import Screen
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
+    from icechunk_format.encoding.repo_info.file import SnapshotInfo
 
 Document = dict[str, Any]
 

@@ -7,25 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from icechunk_format.dataset.metadata_tables.history import change_rows, names_of, operation_rows
-from icechunk_format.dataset.metadata_tables.read import plan_inspection, run_inspection
 from icechunk_format.display.plain_text import iso_time, to_timestamp
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.tables.metadata_tables.history import change_rows, names_of, operation_rows
+from icechunk_format.tables.metadata_tables.read import plan_inspection, run_inspection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from icechunk_format.command_line.views.screen import Screen
+    from icechunk_format.encoding.ids import SnapshotId
+    from icechunk_format.encoding.repo_info.file import SnapshotInfo
+    from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+    from icechunk_format.encoding.transaction_log import TransactionLog
     from icechunk_format.progress import ProgressOption
     from icechunk_format.repository import RepositoryReader
     from icechunk_format.repository.history.diff import Changes
-    from icechunk_format.spec.ids import SnapshotId
-    from icechunk_format.spec.repo_info.file import SnapshotInfo
-    from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-    from icechunk_format.spec.transaction_log import TransactionLog
 
 Document = dict[str, Any]
 _T = TypeVar("_T")

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from icechunk_format.arrays.fill_values import json_safe
 from icechunk_format.command_line.exit_codes import ExitCode
 from icechunk_format.display.plain_text import safe
+from icechunk_format.zarr.fill_values import json_safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.arrays.data_types import parse_data_type
 from icechunk_format.command_line.views.reading import add_up, node_parts
 from icechunk_format.command_line.views.screen import columns_of, styled
 from icechunk_format.display.arrays import codecs_text, shown_data_type
 from icechunk_format.display.plain_text import counted, safe, shown_value, size
+from icechunk_format.encoding import node_path
 from icechunk_format.errors import IcechunkError
-from icechunk_format.spec import node_path
+from icechunk_format.zarr.data_types import parse_data_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

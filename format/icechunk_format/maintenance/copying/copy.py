@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.maintenance.copying.objects import (
     CHUNK_ROW,
     Copied,
@@ -26,7 +27,6 @@ from icechunk_format.maintenance.copying.objects import (
 from icechunk_format.maintenance.copying.plan import CopyPlan, plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy, publish_copy, release_copy
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.location import Place
 from icechunk_format.storage.measures import Measures
 

@@ -22,6 +22,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ChunkId, ManifestId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import CHUNKS, chunk_key, manifest_key
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.maintenance.garbage.object_listing import ObjectListing, list_ids
 from icechunk_format.maintenance.garbage.parts import (
@@ -31,10 +35,6 @@ from icechunk_format.maintenance.garbage.parts import (
     rows_by_part,
 )
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.ids import ChunkId, ManifestId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import CHUNKS, chunk_key, manifest_key
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import Location, open_storage

@@ -25,6 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.config.config import RepositoryConfig
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -40,10 +44,6 @@ from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.transitions import MAIN, check_status
-from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.protocol import Storage, check_writable

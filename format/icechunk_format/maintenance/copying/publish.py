@@ -20,6 +20,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.encoding.envelope import SPEC_V2
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import REPO, snapshot_key, transaction_log_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import (
+    BranchCreatedUpdate,
+    BranchResetUpdate,
+    RepoInitializedUpdate,
+    RepoStatus,
+    Update,
+)
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import AlreadyExistsError, ConflictError
 from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, missing_containers
 from icechunk_format.maintenance.fetching import fetched_present
@@ -32,20 +46,6 @@ from icechunk_format.repository.state.publish import now_in_microseconds, update
 from icechunk_format.repository.state.repo_file import RepoFile
 from icechunk_format.repository.state.revival import marker_on
 from icechunk_format.repository.state.transitions import MAIN, Transition, delete_branch
-from icechunk_format.spec.envelope import SPEC_V2
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, snapshot_key, transaction_log_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import (
-    BranchCreatedUpdate,
-    BranchResetUpdate,
-    RepoInitializedUpdate,
-    RepoStatus,
-    Update,
-)
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ReadRequest, Storage

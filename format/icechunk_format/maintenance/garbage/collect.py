@@ -36,6 +36,11 @@ from typing import Final
 
 import numpy as np
 
+from icechunk_format.encoding.envelope import SPEC_V1
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import REPO, SNAPSHOTS, snapshot_key
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import GCRanUpdate
 from icechunk_format.errors import ConflictError, NotFoundError, StorageError
 from icechunk_format.maintenance.garbage.marks import Collector, OneProcessCollector
 from icechunk_format.maintenance.garbage.object_listing import is_older
@@ -64,11 +69,6 @@ from icechunk_format.repository.lifecycle.expire import with_nearest
 from icechunk_format.repository.state.publish import MOST_RUNS, race_lost, update_repo
 from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.repository.state.transitions import Transition, check_status
-from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, SNAPSHOTS, snapshot_key
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import GCRanUpdate
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
 from icechunk_format.storage.protocol import ReadRequest, StagingStorage, Storage, check_writable

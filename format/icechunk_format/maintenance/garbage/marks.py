@@ -23,6 +23,11 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import IdSet, ManifestId, SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import SNAPSHOTS, manifest_key, snapshot_key
+from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.errors import FormatError
 from icechunk_format.maintenance.fetching import decoded_manifest, fetched, sized_ids
 from icechunk_format.maintenance.garbage.object_listing import list_ids
@@ -30,11 +35,6 @@ from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.maintenance.garbage.sweep import delete_unneeded
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.files.metadata_files import check_id
-from icechunk_format.spec.ids import IdSet, ManifestId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import SNAPSHOTS, manifest_key, snapshot_key
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.protocol import Storage
 

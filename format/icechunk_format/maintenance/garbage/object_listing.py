@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ObjectId, SortedIds, decode_many, id_columns
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.ids import ObjectId, SortedIds, decode_many, id_columns
 from icechunk_format.storage.protocol import Storage
 
 _PAGE: Final = 10_000

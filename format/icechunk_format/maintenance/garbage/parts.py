@@ -21,13 +21,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ALPHABET, IdSet, SnapshotId, id_columns
+from icechunk_format.encoding.object_keys import SNAPSHOTS
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.garbage.marks import LISTED, listed_manifests, referenced_chunks
 from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.maintenance.garbage.sweep import delete_unneeded
-from icechunk_format.spec.ids import ALPHABET, IdSet, SnapshotId, id_columns
-from icechunk_format.spec.object_keys import SNAPSHOTS
 from icechunk_format.storage.location import Location, open_storage
 
 _BITS: Final = 5

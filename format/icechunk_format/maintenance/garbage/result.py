@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 
 from icechunk_format.display import shown_by
-from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icechunk_format.encoding.object_keys import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icechunk_format.storage.measures import Measures
 
 MAX_SHOWN_ERRORS: Final = 10

@@ -28,14 +28,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import IdSet, SnapshotId, encode_many
+from icechunk_format.encoding.object_keys import OVERWRITTEN
+from icechunk_format.encoding.repo_info.file import RepoInfo
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.garbage.object_listing import is_older, list_ids
 from icechunk_format.maintenance.garbage.result import DeleteReport, distinct_errors
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.state.repo_file import read_operations
-from icechunk_format.spec.ids import IdSet, SnapshotId, encode_many
-from icechunk_format.spec.object_keys import OVERWRITTEN
-from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.protocol import Storage
 
 DELETE_BATCH: Final = 1000

@@ -31,6 +31,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.commit.manifest_plan import grouped_rows
@@ -45,8 +47,6 @@ from icechunk_format.repository.files.manifest_files import (
     ManifestReceipt,
     store_manifests,
 )
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 

@@ -21,6 +21,11 @@ from typing import Any
 import numpy as np
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.splitting import SplittingRule, rules_tree
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.maintenance.rewriting.boxes import RewriteContext, RewriteTask
@@ -40,11 +45,6 @@ from icechunk_format.repository.files.metadata_files import load_snapshot, load_
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.transitions import TipMoved
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.splitting import SplittingRule, rules_tree
-from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.measures import Measures
 
 

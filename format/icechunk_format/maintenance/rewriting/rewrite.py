@@ -26,6 +26,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.node_path import is_below, parse_node_path
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.splitting import SplittingRule, parse_rules, split_cells
+from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance.rewriting.boxes import (
     RewriteBox,
@@ -49,12 +55,6 @@ from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
     ManifestReceipt,
 )
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.node_path import is_below, parse_node_path
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.splitting import SplittingRule, parse_rules, split_cells
-from icechunk_format.spec.values.metadata_items import MetadataItems
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.location import Place
 

@@ -32,6 +32,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.encoding.ids import ALPHABET, ChunkId, ManifestId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE
+from icechunk_format.encoding.object_keys import CHUNKS, MANIFESTS
 from icechunk_format.maintenance.garbage.object_listing import list_ids
 from icechunk_format.maintenance.verifying.checks.files import (
     VerifyContext,
@@ -51,9 +54,6 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.progress import ProgressOption, phase
-from icechunk_format.spec.ids import ALPHABET, ChunkId, ManifestId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE
-from icechunk_format.spec.object_keys import CHUNKS, MANIFESTS
 from icechunk_format.storage.batches import batches
 
 CLAIMS: Final = "claims"

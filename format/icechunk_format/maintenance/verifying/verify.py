@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.encoding.ids import ChunkId
+from icechunk_format.encoding.object_keys import CHUNKS, OVERWRITTEN, REFS, REPO, branch_ref_key
 from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance.garbage.object_listing import ObjectListing
 from icechunk_format.maintenance.verifying.checks.files import VerifyContext
@@ -40,8 +42,6 @@ from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.repository.history.resolve import SnapshotArguments
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF, no_repository
-from icechunk_format.spec.ids import ChunkId
-from icechunk_format.spec.object_keys import CHUNKS, OVERWRITTEN, REFS, REPO, branch_ref_key
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.options import VirtualAccess
 

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
+from icechunk_format.encoding.transaction_log import MoveOperation, TransactionLog
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import NodeSnapshot
-from icechunk_format.spec.transaction_log import MoveOperation, TransactionLog
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import (
     bounds_of,
@@ -32,7 +33,6 @@ from icechunk_format.grid.boxes import (
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, sorting_rows
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks, in_any
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
 
 
 class ChunkChanges:

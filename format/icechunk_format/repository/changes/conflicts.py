@@ -44,16 +44,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath, ancestors, parent
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.grid.boxes import box_of_grid, inside_box
 from icechunk_format.repository.changes.grid_checks import whole_chunks_after
 from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath, ancestors, parent
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 if TYPE_CHECKING:
+    from icechunk_format.encoding.transaction_log import TransactionLog
     from icechunk_format.repository.changes.change_set import ChangeSet
-    from icechunk_format.spec.transaction_log import TransactionLog
 
 _SHOWN_CHUNKS: Final = 5
 

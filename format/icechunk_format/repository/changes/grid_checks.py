@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import box_of_grid
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 # More chunks than an axis can have.
 _NO_LIMIT: Final = 2**32

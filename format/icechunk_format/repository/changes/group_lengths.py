@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from icechunk_format.encoding.node_path import NodePath, parent
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
-from icechunk_format.spec.node_path import NodePath, parent
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
 
 
 class Disagreement(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from icechunk_format.spec.snapshot.file import NodeSnapshot
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
 
 _ATTRIBUTES: Final = (
     *("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned"),

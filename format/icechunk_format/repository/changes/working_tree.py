@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.node_path import ROOT, NodePath, is_below, parent, parse_node_path
+from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.snapshot.nodes import Nodes
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.node_path import ROOT, NodePath, is_below, parent, parse_node_path
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.snapshot.nodes import Nodes
 
 
 class WorkingTree:

@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import encode_many
+from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.encoding.object_keys import CHUNKS
 from icechunk_format.errors import (
     ChunkModifiedError,
     FormatError,
@@ -33,20 +41,12 @@ from icechunk_format.repository.chunks.virtual import (
 )
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.repository.files.optional_objects import missing_key
-from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import (
-    KIND_INLINE,
-    KIND_NATIVE,
-    KIND_VIRTUAL,
-    ChunkRefs,
-)
-from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.location import Location, environment_mark, open_storage, planned_reads
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.storage.protocol import MAX_READ_LENGTH, ReadRequest
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.encoding.config.config import VirtualChunkContainer
 
 TO_END = int(np.iinfo(np.int64).max)
 """Stands for the end of the payload in a range."""

@@ -65,7 +65,7 @@ from icechunk_format.storage.options import (
 )
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.config.config import VirtualChunkContainer
+    from icechunk_format.encoding.config.config import VirtualChunkContainer
 
 _NAMED: Final = "vcc://"
 _TIGRIS_ENDPOINT: Final = "https://t3.storage.dev"

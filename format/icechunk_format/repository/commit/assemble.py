@@ -21,6 +21,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ManifestId, NodeId, rows_of_ids
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.snapshot.file import Nodes, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.encoding.splitting import split_cells
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import box_of_grid, inside_box, overlapping_pairs
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -37,13 +44,6 @@ from icechunk_format.repository.files.manifest_files import (
     store_manifests,
 )
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.ids import ManifestId, NodeId, rows_of_ids
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.snapshot.file import Nodes, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.splitting import split_cells
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 

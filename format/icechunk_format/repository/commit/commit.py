@@ -24,6 +24,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.encoding.snapshot.nodes import Nodes
+from icechunk_format.encoding.transaction_log import EncodedLog, TransactionLog
+from icechunk_format.encoding.values.metadata_items import (
+    RESERVED_METADATA,
+    MetadataItems,
+    checked_values,
+)
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository.commit.assemble import ManifestAssembler, manifest_files_of
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
@@ -31,19 +44,6 @@ from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import MAX_CLOCK_SKEW
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
-from icechunk_format.spec.values.metadata_items import (
-    RESERVED_METADATA,
-    MetadataItems,
-    checked_values,
-)
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:

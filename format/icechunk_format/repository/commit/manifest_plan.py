@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import (
     bounds_of,
     box_around,
@@ -39,7 +40,6 @@ from icechunk_format.grid.boxes import (
 )
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
 
 SMALL_MANIFEST: Final = 1_000
 """Manifests with fewer references are small, so that rebuilding them costs little."""

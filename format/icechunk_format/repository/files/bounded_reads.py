@@ -23,13 +23,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.grid.boxes import box_around, box_volumes, meeting, overlapping_pairs
 from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.chunk_lookup import refs_of_array, visible_rows
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 

@@ -15,16 +15,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.coordinate_set import checked_coords
-from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import (
+from icechunk_format.encoding.ids import encode_many
+from icechunk_format.encoding.manifest.chunk_refs import (
     CHUNK_ID_SIZE,
     ChunkRefs,
     inline_refs,
     native_refs,
 )
-from icechunk_format.spec.object_keys import CHUNKS
+from icechunk_format.encoding.object_keys import CHUNKS
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 

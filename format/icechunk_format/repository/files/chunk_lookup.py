@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import manifest_key
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.boxes import bounds_of, box_around, inside_box, meeting
 from icechunk_format.grid.cover import clip
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.file import NodeSnapshot
 from icechunk_format.storage.protocol import Storage
 
 

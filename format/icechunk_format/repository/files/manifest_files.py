@@ -25,14 +25,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.config.config import RepositoryConfig
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest import encode as manifest_encode
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
+from icechunk_format.encoding.object_keys import manifest_key
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.files.chunk_files import put_in_batches
-from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest import encode as manifest_encode
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.spec.object_keys import manifest_key
 from icechunk_format.storage.protocol import Storage
 
 MAX_REFS_PER_MANIFEST: Final = 1_000_000

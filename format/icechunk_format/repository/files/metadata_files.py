@@ -30,17 +30,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
+from icechunk_format.encoding import transaction_log as transaction_log_file
+from icechunk_format.encoding.envelope import DEFAULT_LEVEL, SPEC_V1
+from icechunk_format.encoding.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
+from icechunk_format.encoding.manifest import decode as manifest_file
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import manifest_key, snapshot_key, transaction_log_key
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import NODE_LISTS, EncodedLog, TransactionLog
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.files.optional_objects import missing_key
-from icechunk_format.spec import transaction_log as transaction_log_file
-from icechunk_format.spec.envelope import DEFAULT_LEVEL, SPEC_V1
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
-from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import NODE_LISTS, EncodedLog, TransactionLog
 from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import ReadRequest, Storage

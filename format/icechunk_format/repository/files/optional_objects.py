@@ -5,9 +5,9 @@ Functions return None for a missing object, and raise for a missing bucket.
 
 from __future__ import annotations
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.v1_branches_and_tags import decode_ref_json
 from icechunk_format.errors import NotFoundError
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.v1_branches_and_tags import decode_ref_json
 from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 
 

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import NODE_LISTS, TransactionLog
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import History, snapshots_after
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import NODE_LISTS, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 

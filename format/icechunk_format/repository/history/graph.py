@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from icechunk_format.display import shown_by
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
 
 
 @shown_by("history.entry")

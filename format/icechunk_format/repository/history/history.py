@@ -28,20 +28,20 @@ from dataclasses import replace
 from typing import TypeAlias
 from urllib.parse import quote, unquote
 
-from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
-from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.files.optional_objects import missing_key, read_ref
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import (
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import (
     REFS,
     branch_ref_key,
     snapshot_key,
     tag_ref_key,
     tag_tombstone_key,
 )
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.files.optional_objects import missing_key, read_ref
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
 # Characters that those clients do not encode, in addition to ASCII letters and digits.

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError, UnsupportedError
 from icechunk_format.names import by_likeness
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
 
 if TYPE_CHECKING:
     from icechunk_format.repository.history.history import History

@@ -13,15 +13,9 @@ import secrets
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
-from icechunk_format.repository.files.metadata_files import snapshot_objects
-from icechunk_format.repository.history.history import snapshot_summary
-from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
-from icechunk_format.repository.state.publish import create_once, now_in_microseconds
-from icechunk_format.repository.state.transitions import MAIN
-from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import INITIAL_SNAPSHOT_ID, SnapshotId
-from icechunk_format.spec.object_keys import (
+from icechunk_format.encoding.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.encoding.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icechunk_format.encoding.object_keys import (
     CHUNKS,
     MANIFESTS,
     REPO,
@@ -29,13 +23,19 @@ from icechunk_format.spec.object_keys import (
     snapshot_key,
     transaction_log_key,
 )
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.spec.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import RESERVED_METADATA, MetadataItems
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo
+from icechunk_format.encoding.repo_info.updates import RepoInitializedUpdate, RepoStatus, Update
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import TransactionLog
+from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA, MetadataItems
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.repository.files.metadata_files import snapshot_objects
+from icechunk_format.repository.history.history import snapshot_summary
+from icechunk_format.repository.lifecycle.discovery import MAIN_REF, has_repository
+from icechunk_format.repository.state.publish import create_once, now_in_microseconds
+from icechunk_format.repository.state.transitions import MAIN
 from icechunk_format.storage.protocol import Storage
 
 _MARK_SIZE: Final = 64

@@ -22,6 +22,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.manifest.texts import RefTexts
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
+from icechunk_format.encoding.snapshot.nodes import Nodes
+from icechunk_format.encoding.tables.byte_ranges import byte_windows, length_groups
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.grid.boxes import inside_box
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.changes.change_set import metadata_of, move_of
@@ -33,14 +41,6 @@ from icechunk_format.repository.files.bounded_reads import (
     references_in,
 )
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.manifest.texts import RefTexts
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.spec.snapshot.nodes import Nodes
-from icechunk_format.spec.tables.byte_ranges import byte_windows, length_groups
-from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 _BYTES_AT_ONCE: Final = 1 << 25

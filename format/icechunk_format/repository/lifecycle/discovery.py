@@ -11,8 +11,8 @@ import re
 from itertools import islice
 from typing import Final
 
+from icechunk_format.encoding.object_keys import REFS, REPO, SNAPSHOTS, branch_ref_key
 from icechunk_format.errors import IcechunkError, NotFoundError
-from icechunk_format.spec.object_keys import REFS, REPO, SNAPSHOTS, branch_ref_key
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 

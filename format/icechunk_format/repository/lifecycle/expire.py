@@ -37,6 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.state import SnapshotIds
+from icechunk_format.encoding.repo_info.updates import ExpirationRanUpdate
+from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.history.history import RefFilesHistory
 from icechunk_format.repository.history.resolve import microseconds
@@ -44,12 +50,6 @@ from icechunk_format.repository.state.branches_and_tags import RefFilesChanges
 from icechunk_format.repository.state.publish import update_repo
 from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.repository.state.transitions import MAIN, FeatureFlag, Transition, check_flag
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.state import SnapshotIds
-from icechunk_format.spec.repo_info.updates import ExpirationRanUpdate
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.protocol import Storage
 
 

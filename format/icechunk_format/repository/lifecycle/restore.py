@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.commit.commit import (
@@ -32,7 +33,6 @@ from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.protocol import Storage
 
 

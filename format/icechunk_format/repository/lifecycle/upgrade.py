@@ -29,6 +29,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.config.config import decode_flexbuffer_config, decode_yaml_config
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import CONFIG_YAML, REPO, SNAPSHOTS, snapshot_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import TagDeletedUpdate, UpdateKind
+from icechunk_format.encoding.snapshot import file as snapshot
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import ConflictError, FormatError, NotFoundError, StorageError
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository.files.optional_objects import fetch_if_there
@@ -46,15 +55,6 @@ from icechunk_format.repository.state.publish import (
     race_lost,
 )
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
-from icechunk_format.spec.config.config import decode_flexbuffer_config, decode_yaml_config
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, SNAPSHOTS, snapshot_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import TagDeletedUpdate, UpdateKind
-from icechunk_format.spec.snapshot import file as snapshot
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
     ReadRequest,

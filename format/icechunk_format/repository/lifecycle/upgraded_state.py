@@ -20,12 +20,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from icechunk_format.errors import FormatError
-from icechunk_format.spec.envelope import SPEC_V1, SPEC_V2
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import branch_ref_key
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import (
+from icechunk_format.encoding.envelope import SPEC_V1, SPEC_V2
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import branch_ref_key
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import (
     BranchCreatedUpdate,
     NewCommitUpdate,
     RepoInitializedUpdate,
@@ -36,7 +35,8 @@ from icechunk_format.spec.repo_info.updates import (
     Update,
     UpdateDetails,
 )
-from icechunk_format.spec.values.metadata_items import NO_ITEMS, MetadataItems
+from icechunk_format.encoding.values.metadata_items import NO_ITEMS, MetadataItems
+from icechunk_format.errors import FormatError
 
 MAIN: Final = "main"
 

@@ -16,6 +16,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import transaction_log_key
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.errors import (
     ConflictError,
     InvalidInputError,
@@ -48,11 +53,6 @@ from icechunk_format.repository.files.metadata_files import (
 )
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import transaction_log_key
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.storage.protocol import Storage
 
 DEFAULT_REBASE_TRIES: Final = 1000

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import box_of_grid, boxes_meet, inside_box
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
 from icechunk_format.repository.files.metadata_files import load_manifests
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.file import NodeSnapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.storage.protocol import Storage
 
 

@@ -27,6 +27,10 @@ from typing import Any, Final, Literal, Never
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.manifest.chunk_refs import KIND_VIRTUAL, ChunkRefs
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import inside_box
 from icechunk_format.grid.coordinate_set import checked_coords
@@ -50,10 +54,6 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session.committing import CommittingSession
 from icechunk_format.repository.session.editing import with_attributes
 from icechunk_format.repository.session.reads import current_refs, dropped_coords, shifted
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL, ChunkRefs
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.snapshot.file import NodeSnapshot
 
 _GROUP: Final = b'{"zarr_format": 3, "node_type": "group"}'
 

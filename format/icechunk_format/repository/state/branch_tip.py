@@ -29,6 +29,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import overwritten_key, snapshot_key
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.updates import RepoStatus
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import ConflictError, InvalidInputError, StorageError, UnsupportedError
 from icechunk_format.repository.history.graph import is_reached
 from icechunk_format.repository.history.history import RefFilesHistory, ref_key, snapshots_after
@@ -54,11 +59,6 @@ from icechunk_format.repository.state.transitions import (
     check_flag,
     check_status,
 )
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import overwritten_key, snapshot_key
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.updates import RepoStatus
-from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.protocol import Storage
 
 

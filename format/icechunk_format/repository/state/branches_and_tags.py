@@ -20,6 +20,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import snapshot_key
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.errors import ConflictError, StorageError
 from icechunk_format.repository.files.optional_objects import fetch_if_there, read_ref
 from icechunk_format.repository.history.graph import is_reached
@@ -45,10 +49,6 @@ from icechunk_format.repository.state.transitions import (
     existing_ref,
     taken,
 )
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import snapshot_key
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.storage.protocol import Storage
 
 

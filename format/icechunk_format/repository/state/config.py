@@ -11,6 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from icechunk_format.encoding.config.changes import changed_tree
+from icechunk_format.encoding.config.config import (
+    RepositoryConfig,
+    decode_flexbuffer_config,
+    decode_yaml_config,
+    parse_config,
+)
+from icechunk_format.encoding.config.yaml_text import encode_yaml_config
+from icechunk_format.encoding.envelope import SPEC_V1
+from icechunk_format.encoding.object_keys import CONFIG_YAML, overwritten_key
+from icechunk_format.encoding.repo_info.file import RepoInfo
+from icechunk_format.encoding.values.flexbuffers import encode_flexbuffer
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.repository.state import transitions as repo_changes
@@ -24,18 +36,6 @@ from icechunk_format.repository.state.publish import (
 )
 from icechunk_format.repository.state.repo_file import config_in
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.config.changes import changed_tree
-from icechunk_format.spec.config.config import (
-    RepositoryConfig,
-    decode_flexbuffer_config,
-    decode_yaml_config,
-    parse_config,
-)
-from icechunk_format.spec.config.yaml_text import encode_yaml_config
-from icechunk_format.spec.envelope import SPEC_V1
-from icechunk_format.spec.object_keys import CONFIG_YAML, overwritten_key
-from icechunk_format.spec.repo_info.file import RepoInfo
-from icechunk_format.spec.values.flexbuffers import encode_flexbuffer
 from icechunk_format.storage.protocol import (
     Condition,
     CreateOnly,

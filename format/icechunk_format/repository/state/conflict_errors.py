@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import ConflictError, NotFoundError
 from icechunk_format.repository.changes.conflicts import RESOLVABLE, Conflict
-from icechunk_format.spec.ids import SnapshotId
 from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:

@@ -35,6 +35,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from icechunk_format.encoding.config.config import RepositoryConfig
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import REPO, backup_name, overwritten_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
+from icechunk_format.encoding.repo_info.file import RepoInfo
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     ConflictError,
@@ -50,12 +56,6 @@ from icechunk_format.repository.state.repo_file import (
     remember_state,
 )
 from icechunk_format.repository.state.transitions import Transition, check_status, record
-from icechunk_format.spec.config.config import RepositoryConfig
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import REPO, backup_name, overwritten_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info import v1_branches_and_tags as v1_refs
-from icechunk_format.spec.repo_info.file import RepoInfo
 from icechunk_format.storage.protocol import Condition, CreateOnly, ReplaceIfUnchanged, Storage
 
 DeclinedT = TypeVar("DeclinedT")

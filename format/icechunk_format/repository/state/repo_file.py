@@ -17,20 +17,20 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from icechunk_format.errors import FormatError, NotFoundError
-from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
-from icechunk_format.repository.files.optional_objects import fetch_if_there
-from icechunk_format.spec.config.config import (
+from icechunk_format.encoding.config.config import (
     RepositoryConfig,
     decode_flexbuffer_config,
     decode_yaml_config,
 )
-from icechunk_format.spec.object_keys import CONFIG_YAML, REPO, overwritten_key
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.lists import MIN_ROWS
-from icechunk_format.spec.repo_info.snapshot_list import SnapshotList
-from icechunk_format.spec.repo_info.updates import UnknownUpdate, Update
+from icechunk_format.encoding.object_keys import CONFIG_YAML, REPO, overwritten_key
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.lists import MIN_ROWS
+from icechunk_format.encoding.repo_info.snapshot_list import SnapshotList
+from icechunk_format.encoding.repo_info.updates import UnknownUpdate, Update
+from icechunk_format.errors import FormatError, NotFoundError
+from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
+from icechunk_format.repository.files.optional_objects import fetch_if_there
 from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.protocol import Fetched, ObjectVersion, Storage
 

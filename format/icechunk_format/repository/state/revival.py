@@ -15,15 +15,15 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.transitions import Transition
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles
-from icechunk_format.spec.transaction_log import TransactionLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-    ReadOnlyError,
-)
-from icechunk_format.names import by_likeness, unknown
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.snapshot_list import with_snapshot
-from icechunk_format.spec.repo_info.updates import (
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.snapshot_list import with_snapshot
+from icechunk_format.encoding.repo_info.updates import (
     Availability,
     BranchCreatedUpdate,
     BranchDeletedUpdate,
@@ -46,7 +39,14 @@ from icechunk_format.spec.repo_info.updates import (
     Update,
     UpdateDetails,
 )
-from icechunk_format.spec.values.metadata_items import MetadataItems
+from icechunk_format.encoding.values.metadata_items import MetadataItems
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    ReadOnlyError,
+)
+from icechunk_format.names import by_likeness, unknown
 
 MAIN: Final = "main"
 

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.selection.positions import DimSelection
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.tables.selection.positions import DimSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -34,18 +34,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.chunk_edges import chunk_axes, chunk_selections
-from icechunk_format.dataset.requested import dataset_at, planning, requested_table, selecting
-from icechunk_format.dataset.selection.select import Selection
-from icechunk_format.dataset.table.table import Column, Table, check_names
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.tables.reading.chunk_edges import chunk_axes, chunk_selections
+from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
+from icechunk_format.tables.selection.select import Selection
+from icechunk_format.tables.table.table import Column, Table, check_names
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.changes.axis_changes import (
     by_position,
     selection_of,

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.reading.array_reader import ArrayReader
-from icechunk_format.dataset.reading.costs import CostCounter, ReadCost, task_cost
-from icechunk_format.dataset.reading.run import run_scan
-from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
-from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import NotFoundError
+from icechunk_format.tables.reading.array_reader import ArrayReader
+from icechunk_format.tables.reading.costs import CostCounter, ReadCost, task_cost
+from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading.scan import ScanContext, ScanTask
+from icechunk_format.tables.table.table import Column
 
 Change = Literal["written", "deleted"]
 LookedUp = Callable[[ArrayReader, NDArray[np.int64]], None]

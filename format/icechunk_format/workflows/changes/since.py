@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from icechunk_format.dataset.metadata_tables.read import named_snapshot
-from icechunk_format.dataset.table.table import Column, Table
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.spec.ids import SnapshotId
+from icechunk_format.tables.metadata_tables.read import named_snapshot
+from icechunk_format.tables.table.table import Column, Table
 from icechunk_format.workflows.changes.plan import ChangePlan, ChangeRequest, plan_changes
 from icechunk_format.workflows.changes.steps import steps_to
 

@@ -18,24 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.reading.scan import ScanContext
-from icechunk_format.dataset.requested import dataset_at, selecting
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.select import Selecting, Selection
-from icechunk_format.dataset.selection.where.condition import Residual
-from icechunk_format.dataset.table.table import Table
-from icechunk_format.dataset.writing.cells.regions import (
-    CellDeletion,
-    CellReceipt,
-    blank_cells,
-    blanked,
-    cell_tasks,
-)
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.dataset.writing.part import Destination, joined_chunks
-from icechunk_format.dataset.writing.prepare import open_destination
-from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
@@ -44,6 +26,24 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.reading.scan import ScanContext
+from icechunk_format.tables.requested import dataset_at, selecting
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.select import Selecting, Selection
+from icechunk_format.tables.selection.where.condition import Residual
+from icechunk_format.tables.table.table import Table
+from icechunk_format.tables.writing.cells.regions import (
+    CellDeletion,
+    CellReceipt,
+    blank_cells,
+    blanked,
+    cell_tasks,
+)
+from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.tables.writing.part import Destination, joined_chunks
+from icechunk_format.tables.writing.prepare import open_destination
+from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,

@@ -27,17 +27,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.chunk_grid import ChunkGrid
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.cells.regions import CellReceipt, emptied
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination
-from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.cells.regions import CellReceipt, emptied
+from icechunk_format.tables.writing.part import ArrayTarget, Destination
+from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.zarr.chunk_grid import ChunkGrid
+from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 # References that a task moves, and bytes of values that it holds in memory.
 _TASK_REFS: Final = 100_000

@@ -30,8 +30,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import FormatError
+from icechunk_format.tables.table.variable import Variable
 
 Direction = Literal["y", "x"]
 GridKind = Literal["geographic", "rotated", "projected"]

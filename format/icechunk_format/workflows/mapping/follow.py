@@ -21,22 +21,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.fill_values import differs
-from icechunk_format.dataset import Dataset, open_dataset
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget, path_in
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.tables import Dataset, open_dataset
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import ArrayTarget, path_in
 from icechunk_format.workflows.changes import steps_to, touched_nodes
 from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
 from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.placing import Placed, shortened
 from icechunk_format.workflows.mapping.record import FollowRecord
+from icechunk_format.zarr.fill_values import differs
 
 # Arrays with more elements are not compared by value.
 _MOST_ELEMENTS: Final = 1 << 23

@@ -9,28 +9,27 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from icechunk_format.arrays.zarr_json import parse_group_metadata
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.requested import dataset_at, requested_snapshot
-from icechunk_format.dataset.writing.commit_arrays import (
-    ArraysCommit,
-    check_planned_lengths,
-    commit_arrays,
-    with_own_attributes,
-)
-from icechunk_format.dataset.writing.part import joined_chunks, path_in
-from icechunk_format.dataset.writing.prepare import open_destination
-from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.spec.node_path import NodePath, parse_node_path
-from icechunk_format.spec.snapshot.file import Snapshot
 from icechunk_format.storage.location import Location
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.requested import dataset_at, requested_snapshot
+from icechunk_format.tables.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
+from icechunk_format.tables.writing.part import joined_chunks, path_in
+from icechunk_format.tables.writing.prepare import open_destination
+from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
     FirstValues,
@@ -62,6 +61,7 @@ from icechunk_format.workflows.mapping.tasks import (
     map_blocks,
 )
 from icechunk_format.workflows.running import Run
+from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _TASK_BYTES: Final = 64 * 2**20
 # Tasks for each core, so that all cores stay busy until the end.

@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.data_types import data_type_from_numpy, parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset.writing.part import ArrayTarget, path_in
+from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.node_path import NodePath
+from icechunk_format.tables.writing.part import ArrayTarget, path_in
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
+from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 # Attributes that define the meaning of stored values.
 _OF_VALUES: Final = (

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.cf.decode import attribute_decoder
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.cf.decode import attribute_decoder
+from icechunk_format.tables.table.variable import Variable
 
 # Of larger variables, only the first and the last element are read.
 _MOST_ELEMENTS: Final = 1 << 23

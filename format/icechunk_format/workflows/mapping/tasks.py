@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt
-from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
+from icechunk_format.tables.writing.part import Destination, TaskReceipt
+from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.workflows.mapping.agreement import (
     Digest,
     Disagreement,

@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA
 from icechunk_format.errors import ConflictError, NotFoundError
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.repository.changes.change_set import metadata_of
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
 from icechunk_format.repository.history.history import History
 from icechunk_format.repository.lifecycle.difference import changed_chunks
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.values.metadata_items import RESERVED_METADATA
 from icechunk_format.storage.protocol import Storage
 
 MERGED: Final = "merged_snapshot"

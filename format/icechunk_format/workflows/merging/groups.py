@@ -18,17 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.fill_values import differs
-from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.variable import Variable, arrays_in
-from icechunk_format.dataset.writing.commit import apply_planned
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, WritePart, path_in
-from icechunk_format.dataset.writing.plan import WritePlan
-from icechunk_format.dataset.writing.replanning.adopt import Adoption, PlannedCommit
-from icechunk_format.dataset.writing.replanning.conflicts import shown_cells
-from icechunk_format.dataset.writing.replanning.rivals import Rivals, can_move
-from icechunk_format.dataset.writing.storing import ChunkValues
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.node_path import NodePath, parent
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
 from icechunk_format.options.write import WriteOptions
@@ -37,8 +28,15 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.node_path import NodePath, parent
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.table.variable import Variable, arrays_in
+from icechunk_format.tables.writing.commit import apply_planned
+from icechunk_format.tables.writing.part import ArrayTarget, Destination, WritePart, path_in
+from icechunk_format.tables.writing.plan import WritePlan
+from icechunk_format.tables.writing.replanning.adopt import Adoption, PlannedCommit
+from icechunk_format.tables.writing.replanning.conflicts import shown_cells
+from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
+from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
     DimLabels,
@@ -49,6 +47,8 @@ from icechunk_format.workflows.merging.labels import (
 )
 from icechunk_format.workflows.merging.positions import misplaced
 from icechunk_format.workflows.merging.sides import CannotMerge, GroupMerge, Sides
+from icechunk_format.zarr.fill_values import differs
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 # Limit for the references of a side that inserted labels, which are held in memory.
 _MOST_MOVED_CHUNKS: Final = 1_000_000

@@ -26,6 +26,12 @@ from functools import partial
 from operator import le
 from typing import Any, Final
 
+from icechunk_format.encoding.ids import NodeId, SnapshotId
+from icechunk_format.encoding.node_path import ancestors as ancestors_of
+from icechunk_format.encoding.node_path import parent
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import TransactionLog
+from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
@@ -50,12 +56,6 @@ from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import OnConflict, Resolve
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.spec.ids import NodeId, SnapshotId
-from icechunk_format.spec.node_path import ancestors as ancestors_of
-from icechunk_format.spec.node_path import parent
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
-from icechunk_format.spec.values.metadata_items import RESERVED_METADATA
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.merging import common, groups
 from icechunk_format.workflows.merging.documents import joined_metadata, was_changed_back

@@ -12,8 +12,8 @@ from icechunk_format import repository
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 
 if TYPE_CHECKING:
+    from icechunk_format.encoding.ids import SnapshotId
     from icechunk_format.repository.session.committing import Resolve
-    from icechunk_format.spec.ids import SnapshotId
     from icechunk_format.workflows.merging.merge import Merge, MergeResult
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, TheirCommit
@@ -12,10 +16,6 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import Snapshot
-from icechunk_format.spec.transaction_log import TransactionLog
 
 
 class CannotMerge(Exception):

@@ -16,6 +16,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.ids import ManifestId, NodeId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
+from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
@@ -31,11 +36,6 @@ from icechunk_format.repository.files.chunk_lookup import refs_of_array
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.repository.lifecycle.difference import changed_chunks
-from icechunk_format.spec.ids import ManifestId, NodeId
-from icechunk_format.spec.manifest.chunk_refs import ChunkRefs
-from icechunk_format.spec.snapshot.file import NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.spec.transaction_log import TransactionLog
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.merging.documents import joined_metadata

@@ -27,11 +27,9 @@ from functools import partial
 
 import numpy as np
 
-from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
-from icechunk_format.dataset.reading.scan import ScanPlan
-from icechunk_format.dataset.requested import dataset_at, requested_scan, requested_table
-from icechunk_format.dataset.selection.select import Selection as Selected
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.options.location import location_of
@@ -40,10 +38,12 @@ from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.repository.state.publish import MOST_RUNS
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.repo_info.file import SnapshotInfo
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
+from icechunk_format.tables.reading.chunk_edges import cut_axes, leading_variable
+from icechunk_format.tables.reading.scan import ScanPlan
+from icechunk_format.tables.requested import dataset_at, requested_scan, requested_table
+from icechunk_format.tables.selection.select import Selection as Selected
 from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (

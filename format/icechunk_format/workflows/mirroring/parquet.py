@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from icechunk_format.dataset.reading.run import run_scan
-from icechunk_format.dataset.reading.scan import ScanContext, ScanTask
 from icechunk_format.errors import StorageError
+from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 from icechunk_format.workflows.mirroring.boxes import file_name
 
 if TYPE_CHECKING:

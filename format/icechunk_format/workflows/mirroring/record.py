@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import FormatError, InvalidInputError
 from icechunk_format.options.parse import by_attribute
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.spec.ids import SnapshotId
 
 RECORD_KEY: Final = "icechunk_spark_mirror"
 """The key of the record in the metadata of a commit."""

@@ -14,13 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.arrays.fill_values import differs
-from icechunk_format.dataset import Dataset
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository import RepositoryReader
+from icechunk_format.tables import Dataset
 from icechunk_format.workflows.changes import steps_to, touched_nodes
 from icechunk_format.workflows.changes.changed_boxes import why_another_array
 from icechunk_format.workflows.changes.steps import TouchedNodes
+from icechunk_format.zarr.fill_values import differs
 
 _MOST_CHUNKS_COMPARED: Final = 1000
 _MOST_BYTES_COMPARED: Final = 1 << 30

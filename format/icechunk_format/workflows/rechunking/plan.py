@@ -18,9 +18,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.workflows.rechunking.groups import (
     Groups,
     between,

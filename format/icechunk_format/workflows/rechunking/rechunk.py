@@ -14,20 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icechunk_format.dataset import Dataset
-from icechunk_format.dataset.requested import dataset_at, requested_snapshot
-from icechunk_format.dataset.table.dimension_sets import named_variables
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.commit_arrays import (
-    ArraysCommit,
-    check_planned_lengths,
-    commit_arrays,
-    with_own_attributes,
-)
-from icechunk_format.dataset.writing.part import ArrayTarget, TaskReceipt, path_in
-from icechunk_format.dataset.writing.prepare import open_destination
-from icechunk_format.dataset.writing.result import WriteResult
 from icechunk_format.display import shown_by
+from icechunk_format.encoding.node_path import NodePath, parse_node_path
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -41,8 +29,20 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.publish import MOST_RUNS
-from icechunk_format.spec.node_path import NodePath, parse_node_path
 from icechunk_format.storage.location import Location
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.requested import dataset_at, requested_snapshot
+from icechunk_format.tables.table.dimension_sets import named_variables
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
+from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt, path_in
+from icechunk_format.tables.writing.prepare import open_destination
+from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.workflows.rechunking.documents import Sizes, rechunked_document
 from icechunk_format.workflows.rechunking.plan import ArrayPlan, plan_array

@@ -22,13 +22,13 @@ import numpy as np
 from numcodecs import blosc
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.codecs.compressors import Blosc
-from icechunk_format.arrays.fill_values import is_all_fill
-from icechunk_format.dataset.reading.opened import SnapshotSource
-from icechunk_format.dataset.writing.part import Destination, TaskReceipt
-from icechunk_format.dataset.writing.storing import TaskFiles
+from icechunk_format.tables.reading.opened import SnapshotSource
+from icechunk_format.tables.writing.part import Destination, TaskReceipt
+from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.workflows.rechunking.groups import Box, Groups
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
+from icechunk_format.zarr.codecs.compressors import Blosc
+from icechunk_format.zarr.fill_values import is_all_fill
 
 _PIECE_BYTES: Final = 16 * 2**20
 _FETCHED_AT_ONCE: Final = 32 * 2**20

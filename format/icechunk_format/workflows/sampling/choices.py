@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icechunk_format.dataset.table.columns import ColumnFactory
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import choose, unknown
+from icechunk_format.tables.table.columns import ColumnFactory
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.horizontal.axes import direction_of, period_of
 from icechunk_format.workflows.sampling.axis import METHODS, Method
 from icechunk_format.workflows.sampling.labels import (
@@ -31,8 +31,8 @@ from icechunk_format.workflows.sampling.labels import (
 from icechunk_format.workflows.sampling.sampled import AxisChoice, TreeChoice
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset import Dataset
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.tables import Dataset
 
 PointColumns = Mapping[str, "tuple[str, pa.DataType]"]
 """Name and type of the points' column, by key of ``on``."""

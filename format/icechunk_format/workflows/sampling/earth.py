@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.horizontal.axes import (
     Direction,
     GridKind,

@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.cf.arrow_values import is_number
-from icechunk_format.dataset.cf.calendars import canonical_calendar, day_number
-from icechunk_format.dataset.selection.labels import DURATION_EXAMPLES, read_duration
-from icechunk_format.dataset.table.table import Column
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.tables.cf.arrow_values import is_number
+from icechunk_format.tables.cf.calendars import canonical_calendar, day_number
+from icechunk_format.tables.selection.labels import DURATION_EXAMPLES, read_duration
+from icechunk_format.tables.table.table import Column
 
 Kind = Literal["number", "time", "duration", "calendar", "string"]
 

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from icechunk_format.dataset.cf.arrow_values import is_number
-from icechunk_format.dataset.reading.chunk_edges import leading_variable
-from icechunk_format.dataset.reading.scan import ScanContext
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.selection.sel_isel import resolve_isel, resolve_sel
-from icechunk_format.dataset.table.columns import ColumnFactory
-from icechunk_format.dataset.table.dimension_sets import named_variables
-from icechunk_format.dataset.table.table import Column
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.names import choose, unknown
+from icechunk_format.tables.cf.arrow_values import is_number
+from icechunk_format.tables.reading.chunk_edges import leading_variable
+from icechunk_format.tables.reading.scan import ScanContext
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.tables.table.columns import ColumnFactory
+from icechunk_format.tables.table.dimension_sets import named_variables
+from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (
@@ -38,8 +38,8 @@ from icechunk_format.workflows.sampling.sampled import (
 )
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset import Dataset
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.tables import Dataset
 
 
 def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:

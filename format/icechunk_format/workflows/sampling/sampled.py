@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from icechunk_format.dataset.reading.scan import ScanContext
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.table import Column
+from icechunk_format.tables.reading.scan import ScanContext
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.sampling.axis import Method

@@ -7,19 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.commit_arrays import ArraysCommit, with_own_attributes
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
-from icechunk_format.dataset.writing.storing import ChunkValues
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.commit_arrays import ArraysCommit, with_own_attributes
+from icechunk_format.tables.writing.part import ArrayTarget, Destination, path_in
+from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
 
 _FILES_PER_CHUNK: Final = 10_000
 

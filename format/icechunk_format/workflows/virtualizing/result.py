@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from icechunk_format.display import shown_by
 
 if TYPE_CHECKING:
-    from icechunk_format.spec.ids import SnapshotId
+    from icechunk_format.encoding.ids import SnapshotId
     from icechunk_format.storage.measures import Measures
 
 Report = TypeVar("Report")

@@ -22,16 +22,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.dataset.cf.arrow_values import is_number
-from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
-from icechunk_format.dataset.reading.chunk_edges import cut_axes, leading_variable
-from icechunk_format.dataset.reading.scan import ScanContext
-from icechunk_format.dataset.selection.positions import DimSelection
-from icechunk_format.dataset.table.table import Column
-from icechunk_format.dataset.table.variable import Variable
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.names import choose
+from icechunk_format.tables.cf.arrow_values import is_number
+from icechunk_format.tables.cf.decode import VariableDecoder, attribute_decoder
+from icechunk_format.tables.reading.chunk_edges import cut_axes, leading_variable
+from icechunk_format.tables.reading.scan import ScanContext
+from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.horizontal.axes import (
     HorizontalGrid,
     detected_circle,
@@ -49,8 +49,8 @@ from icechunk_format.workflows.zonal.quantiles import column_suffix, part_steps,
 from icechunk_format.workflows.zonal.statistics import check_statistics, parts_of
 
 if TYPE_CHECKING:
-    from icechunk_format.dataset import Dataset
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.tables import Dataset
 
 Coverage = Literal["fraction", "center", "touched"]
 OnInvalid = Literal["error", "null"]
@@ -206,7 +206,7 @@ def plan_zonal(
 ) -> ZonalContext:
     """Plan zonal statistics; selections and conditions must be on dimensions."""
     # Not for executors, which import this module for its context.
-    from icechunk_format.dataset.requested import planning, requested_table, selecting
+    from icechunk_format.tables.requested import planning, requested_table, selecting
 
     table = requested_table(read, dataset)
     summed = [c for c in table.columns if c.role != "dimension"]

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.chunk_grid import ChunkGrid
-from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.arrays.zarr_json import parse_array_metadata
+from icechunk_format.encoding.ids import encode_many
+from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
+from icechunk_format.encoding.object_keys import CHUNKS
 from icechunk_format.errors import (
     ChunkModifiedError,
     FormatError,
@@ -33,10 +33,10 @@ from icechunk_format.errors import (
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.ids import encode_many
-from icechunk_format.spec.manifest.chunk_refs import KIND_NATIVE, KIND_VIRTUAL
-from icechunk_format.spec.object_keys import CHUNKS
 from icechunk_format.storage.batches import sized_batches
+from icechunk_format.zarr.chunk_grid import ChunkGrid
+from icechunk_format.zarr.codecs.chain import ChunkCodecs
+from icechunk_format.zarr.zarr_json import parse_array_metadata
 
 _BYTES_AT_ONCE: Final = 64 * 2**20
 _CHUNKS_AT_ONCE: Final = 512

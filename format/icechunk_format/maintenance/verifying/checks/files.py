@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from icechunk_format.encoding.object_keys import manifest_key, snapshot_key, transaction_log_key
+from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.maintenance.verifying.checks.decoding import decode_chunks
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, check_manifest
@@ -29,8 +31,6 @@ from icechunk_format.maintenance.verifying.checks.uses import Claim, ManifestCla
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
 from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.spec.object_keys import manifest_key, snapshot_key, transaction_log_key
-from icechunk_format.spec.repo_info import file as repo_info
 from icechunk_format.storage.batches import batches, sized_batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage

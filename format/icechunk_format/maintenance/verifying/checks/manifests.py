@@ -15,6 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.envelope import FileType, unwrap
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.manifest import decode as manifest_file
+from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_INLINE,
+    KIND_NATIVE,
+    KIND_VIRTUAL,
+    ChunkRefs,
+)
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.object_keys import manifest_key
+from icechunk_format.encoding.snapshot.stored_order import stored_manifest
 from icechunk_format.maintenance.verifying.checks.readable import decoded
 from icechunk_format.maintenance.verifying.checks.uses import (
     ManifestClaims,
@@ -22,18 +34,6 @@ from icechunk_format.maintenance.verifying.checks.uses import (
     SnapshotMark,
 )
 from icechunk_format.maintenance.verifying.findings import Finding, Report, Spot
-from icechunk_format.spec.envelope import FileType, unwrap
-from icechunk_format.spec.ids import NodeId
-from icechunk_format.spec.manifest import decode as manifest_file
-from icechunk_format.spec.manifest.chunk_refs import (
-    KIND_INLINE,
-    KIND_NATIVE,
-    KIND_VIRTUAL,
-    ChunkRefs,
-)
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.object_keys import manifest_key
-from icechunk_format.spec.snapshot.stored_order import stored_manifest
 
 _LARGEST = np.uint64(2**63 - 1)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from icechunk_format.encoding.envelope import FileType, unwrap
+from icechunk_format.encoding.manifest.decode import Manifest
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.maintenance.verifying.findings import Spot
-from icechunk_format.spec.envelope import FileType, unwrap
-from icechunk_format.spec.manifest.decode import Manifest
-from icechunk_format.spec.snapshot.file import Snapshot
 
 HIDES: Final = ", so that other clients may not find what they hold"
 """The consequence of an unsorted list for clients, which use binary search."""

@@ -13,6 +13,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from icechunk_format.encoding.config.config import VirtualChunkContainer, decode_yaml_config
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import (
+    CONFIG_YAML,
+    REFS,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    branch_ref_key,
+    snapshot_key,
+)
+from icechunk_format.encoding.repo_info.file import SnapshotInfo
+from icechunk_format.encoding.repo_info.v1_branches_and_tags import (
+    MAIN,
+    decode_ref_json,
+    parse_ref_key,
+)
+from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
 from icechunk_format.maintenance.verifying.checks.state import (
     VerifyState,
@@ -25,19 +42,6 @@ from icechunk_format.maintenance.verifying.checks.state import (
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.history.history import RefFilesHistory, snapshot_summary
 from icechunk_format.repository.history.resolve import SnapshotArguments, resolve
-from icechunk_format.spec.config.config import VirtualChunkContainer, decode_yaml_config
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import (
-    CONFIG_YAML,
-    REFS,
-    SNAPSHOTS,
-    TRANSACTIONS,
-    branch_ref_key,
-    snapshot_key,
-)
-from icechunk_format.spec.repo_info.file import SnapshotInfo
-from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN, decode_ref_json, parse_ref_key
-from icechunk_format.spec.snapshot import file as snapshot_file
 from icechunk_format.storage.protocol import Storage
 
 

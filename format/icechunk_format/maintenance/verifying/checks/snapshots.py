@@ -21,11 +21,18 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.arrays.zarr_json import (
-    ArrayMetadata,
-    parse_array_metadata,
-    parse_group_metadata,
+from icechunk_format.encoding import transaction_log as transaction_log_file
+from icechunk_format.encoding.envelope import SPEC_V2, FileType
+from icechunk_format.encoding.ids import ManifestId, SnapshotId, encode_many, id_keys
+from icechunk_format.encoding.node_path import ROOT, is_canonical, parent
+from icechunk_format.encoding.object_keys import SNAPSHOTS, snapshot_key, transaction_log_key
+from icechunk_format.encoding.snapshot import file as snapshot_file
+from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
+from icechunk_format.encoding.snapshot.stored_order import (
+    unsorted_in_snapshot,
+    unsorted_in_transaction_log,
 )
+from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.grid.boxes import first_overlap
 from icechunk_format.maintenance.verifying.checks.readable import check_order, decoded, reporting
@@ -37,18 +44,11 @@ from icechunk_format.maintenance.verifying.checks.uses import (
     SnapshotMark,
 )
 from icechunk_format.maintenance.verifying.findings import Report, Spot
-from icechunk_format.spec import transaction_log as transaction_log_file
-from icechunk_format.spec.envelope import SPEC_V2, FileType
-from icechunk_format.spec.ids import ManifestId, SnapshotId, encode_many, id_keys
-from icechunk_format.spec.node_path import ROOT, is_canonical, parent
-from icechunk_format.spec.object_keys import SNAPSHOTS, snapshot_key, transaction_log_key
-from icechunk_format.spec.snapshot import file as snapshot_file
-from icechunk_format.spec.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
-from icechunk_format.spec.snapshot.stored_order import (
-    unsorted_in_snapshot,
-    unsorted_in_transaction_log,
+from icechunk_format.zarr.zarr_json import (
+    ArrayMetadata,
+    parse_array_metadata,
+    parse_group_metadata,
 )
-from icechunk_format.spec.transaction_log import TransactionLog
 
 _SHOWN: Final = 3
 _DOCUMENT: Final = ("zarr-json-damaged", "array-unsupported")

@@ -18,22 +18,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
-from icechunk_format.maintenance.garbage.object_listing import list_ids
-from icechunk_format.maintenance.verifying.checks.readable import check_order, reporting
-from icechunk_format.maintenance.verifying.checks.uses import SnapshotMark
-from icechunk_format.maintenance.verifying.findings import Report, Spot
-from icechunk_format.repository.history.history import RepoInfoHistory
-from icechunk_format.repository.history.resolve import SnapshotArguments, resolve
-from icechunk_format.repository.state.repo_file import logged_states
-from icechunk_format.spec.config.config import (
+from icechunk_format.encoding.config.config import (
     RepositoryConfig,
     VirtualChunkContainer,
     decode_flexbuffer_config,
 )
-from icechunk_format.spec.envelope import FileType
-from icechunk_format.spec.ids import SnapshotId
-from icechunk_format.spec.object_keys import (
+from icechunk_format.encoding.envelope import FileType
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.object_keys import (
     CHUNKS,
     CONFIG_YAML,
     MANIFESTS,
@@ -45,10 +37,18 @@ from icechunk_format.spec.object_keys import (
     overwritten_key,
     snapshot_key,
 )
-from icechunk_format.spec.repo_info import file as repo_info
-from icechunk_format.spec.repo_info.file import RepoInfo, SnapshotInfo
-from icechunk_format.spec.repo_info.v1_branches_and_tags import MAIN
-from icechunk_format.spec.snapshot.stored_order import unsorted_in_repo
+from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.v1_branches_and_tags import MAIN
+from icechunk_format.encoding.snapshot.stored_order import unsorted_in_repo
+from icechunk_format.errors import FormatError, NotFoundError, UnsupportedError
+from icechunk_format.maintenance.garbage.object_listing import list_ids
+from icechunk_format.maintenance.verifying.checks.readable import check_order, reporting
+from icechunk_format.maintenance.verifying.checks.uses import SnapshotMark
+from icechunk_format.maintenance.verifying.findings import Report, Spot
+from icechunk_format.repository.history.history import RepoInfoHistory
+from icechunk_format.repository.history.resolve import SnapshotArguments, resolve
+from icechunk_format.repository.state.repo_file import logged_states
 from icechunk_format.storage.protocol import Storage
 
 ID_PREFIXES: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)

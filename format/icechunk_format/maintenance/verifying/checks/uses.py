@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from icechunk_format.encoding.ids import ManifestId, NodeId
 from icechunk_format.maintenance.verifying.findings import Report, Spot
-from icechunk_format.spec.ids import ManifestId, NodeId
 
 
 class SnapshotMark(NamedTuple):

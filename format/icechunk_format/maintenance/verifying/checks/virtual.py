@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.manifest.chunk_refs import KIND_VIRTUAL
+from icechunk_format.encoding.tables.byte_ranges import copy_ranges
 from icechunk_format.errors import (
     FormatError,
     IcechunkError,
@@ -29,8 +31,6 @@ from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, nee
 from icechunk_format.maintenance.verifying.findings import Report
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
-from icechunk_format.spec.manifest.chunk_refs import KIND_VIRTUAL
-from icechunk_format.spec.tables.byte_ranges import copy_ranges
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ObjectInfo

@@ -18,9 +18,9 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.writing.part import ArrayTarget
+from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 _BOX_BYTES: Final = 64 * 2**20
 _TASKS_OF_A_CORE: Final = 8

@@ -18,14 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.cf.decode import VariableDecoder, attribute_decoder
-from icechunk_format.dataset.cf.encode import variable_encoder
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.dataset.writing.storing import TaskFiles
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
+from icechunk_format.tables.cf.decode import VariableDecoder, attribute_decoder
+from icechunk_format.tables.cf.encode import variable_encoder
+from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
@@ -35,6 +34,7 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileStore,
     SourceFile,
 )
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 

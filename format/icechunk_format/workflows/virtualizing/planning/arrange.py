@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.cf.times import parse_time_units
 from icechunk_format.errors import FormatError, InvalidInputError
+from icechunk_format.tables.cf.times import parse_time_units
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.report import Row

@@ -18,12 +18,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.dataset.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
+from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
 
 if TYPE_CHECKING:
-    from icechunk_format.arrays.zarr_json import ArrayMetadata
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
+    from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 MEANING: Final = (
     "units",

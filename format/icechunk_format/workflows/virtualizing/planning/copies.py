@@ -15,20 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from icechunk_format.arrays.codecs.build import default_codecs
-from icechunk_format.arrays.fill_values import default_fill_value, encode_fill_value
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.cf.decode import attribute_decoder
-from icechunk_format.dataset.cf.encode import missing_value
-from icechunk_format.dataset.writing.columns.checks import CF_KEYS, MISSING_KEYS
-from icechunk_format.dataset.writing.columns.new_arrays import (
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.names import check_names
+from icechunk_format.tables.cf.decode import attribute_decoder
+from icechunk_format.tables.cf.encode import missing_value
+from icechunk_format.tables.writing.columns.checks import CF_KEYS, MISSING_KEYS
+from icechunk_format.tables.writing.columns.new_arrays import (
     codecs_of,
     described_attributes,
     named_type,
 )
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import check_names
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
+from icechunk_format.zarr.codecs.build import default_codecs
+from icechunk_format.zarr.fill_values import default_fill_value, encode_fill_value
+from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 _PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
 _KEYS: Final = ("dtype", "compressors", *CF_KEYS)

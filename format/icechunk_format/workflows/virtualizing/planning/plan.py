@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import nearest, shown
 from icechunk_format.workflows.virtualizing.planning.arrange import (
@@ -50,6 +49,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     loaded_paths,
 )
 from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, digest_of
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.template import Template

@@ -28,12 +28,11 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata, parse_group_metadata
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import Destination, path_in
+from icechunk_format.encoding.node_path import NodePath, name
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError
-from icechunk_format.spec.node_path import NodePath, name
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import Destination, path_in
 from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
@@ -41,6 +40,7 @@ from icechunk_format.workflows.virtualizing.scanning.headers import (
     coordinate_paths,
 )
 from icechunk_format.workflows.virtualizing.scanning.source_files import SourceFile
+from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_group_metadata
 
 RECORD: Final = "virtualized_files"
 ATTRIBUTE: Final = "virtualized"

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.cf.attributes import numeric_missing
-from icechunk_format.dataset.cf.calendars import GREGORIAN_CALENDARS, GREGORIAN_REFORM
-from icechunk_format.dataset.cf.encode_times import stored_times
-from icechunk_format.dataset.cf.times import (
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.cf.attributes import numeric_missing
+from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, GREGORIAN_REFORM
+from icechunk_format.tables.cf.encode_times import stored_times
+from icechunk_format.tables.cf.times import (
     MICROSECONDS_PER_DAY,
     NOT_A_TIME,
     TimeScale,
     parse_time_units,
 )
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 
 def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:

@@ -19,17 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.codecs.build import default_codecs
-from icechunk_format.arrays.data_types import parse_data_type
-from icechunk_format.arrays.fill_values import differs
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.arrays.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
-from icechunk_format.dataset.table.variable import Variable
-from icechunk_format.dataset.writing.part import ArrayTarget, Destination, path_in
-from icechunk_format.dataset.writing.storing import ChunkValues
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.spec.node_path import NodePath
-from icechunk_format.spec.snapshot.file import Snapshot
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import ArrayTarget, Destination, path_in
+from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.copying.plan import (
     CopiedParts,
     is_aligned,
@@ -41,6 +36,11 @@ from icechunk_format.workflows.virtualizing.planning.times import converted_time
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
 from icechunk_format.workflows.virtualizing.references.tasks import MANY, PlannedArray, Segment
 from icechunk_format.workflows.virtualizing.report import REFRESHED
+from icechunk_format.zarr.codecs.build import default_codecs
+from icechunk_format.zarr.data_types import parse_data_type
+from icechunk_format.zarr.fill_values import differs
+from icechunk_format.zarr.new_nodes import build_array_metadata
+from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along

@@ -28,12 +28,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.codecs.build import LITTLE_ENDIAN, default_codecs
-from icechunk_format.arrays.data_types import DataType, data_type_from_numpy
-from icechunk_format.arrays.new_nodes import build_array_metadata
-from icechunk_format.arrays.zarr_json import ArrayMetadata
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
+from icechunk_format.zarr.codecs.build import LITTLE_ENDIAN, default_codecs
+from icechunk_format.zarr.data_types import DataType, data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 Codec = dict[str, Any]
 

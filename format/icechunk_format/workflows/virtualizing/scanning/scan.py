@@ -31,9 +31,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.arrays.codecs.chain import ChunkCodecs
-from icechunk_format.arrays.zarr_json import ArrayMetadata
-from icechunk_format.dataset.writing.part import Destination
 from icechunk_format.errors import (
     IcechunkError,
     UnauthorizedVirtualChunkError,
@@ -41,6 +38,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
+from icechunk_format.tables.writing.part import Destination
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,
@@ -60,6 +58,8 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
     is_folder,
     with_state,
 )
+from icechunk_format.zarr.codecs.chain import ChunkCodecs
+from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 # Larger variables without a concatenated dimension are not compared.
 _MOST_COMPARED: Final = 64 * 2**20

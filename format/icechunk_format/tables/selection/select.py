@@ -1,0 +1,101 @@
+"""Resolves the options ``where``, ``sel`` and ``isel`` into one selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import pyarrow as pa
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.selection.positions import DimSelection
+
+if TYPE_CHECKING:
+    from icechunk_format.tables.selection.where.condition import Residual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Selected positions of dimensions, and the condition that executors evaluate on rows.
+
+    A dimension that is absent from ``dims`` is selected whole.
+    """
+
+    dims: dict[str, DimSelection]
+    residual: Residual | None = None
+
+
+class Selecting(TypedDict, total=False):
+    """The keywords of ``select`` that select by labels, positions and conditions."""
+
+    where: str | None
+    sel: str | Mapping[str, Any] | None
+    isel: str | Mapping[str, Any] | None
+    sel_method: str | None
+    time_zone: str | None
+    exactly: bool
+
+
+def select(
+    *,
+    dims: Mapping[str, int],
+    columns: Mapping[str, pa.DataType],
+    coordinate: Callable[[str], pa.Array],
+    where: str | None = None,
+    sel: str | Mapping[str, Any] | None = None,
+    isel: str | Mapping[str, Any] | None = None,
+    sel_method: str | None = None,
+    time_zone: str | None = "UTC",
+    exactly: bool = False,
+) -> Selection:
+    """Resolve ``where``, ``sel`` and ``isel`` into one selection.
+
+    Parameters
+    ----------
+    dims
+        Length of each dimension of the table.
+    columns
+        Types of all columns that ``where`` may name, dimensions included.
+    coordinate
+        Returns the decoded values of a dimension, or positions if it has no labels. Called once
+        for each dimension that a condition names.
+    time_zone
+        The zone of timestamps without a time zone, as for ``plan_where``.
+    exactly
+        True if numbers in ``sel`` are not rounded to a ``float32`` that is another number.
+    """
+    sel_method = None if sel_method == "exact" else sel_method
+    if sel is None and sel_method is not None:
+        raise InvalidInputError(
+            "sel.method is given without sel; leave it out, or give sel", option="sel.method"
+        )
+    values = cache(coordinate)
+    found: list[tuple[str, DimSelection]] = []
+    residual = None
+    # Imported here because most reads select nothing.
+    if isel is not None:
+        from icechunk_format.tables.selection.sel_isel import resolve_isel
+
+        found += resolve_isel(isel, dims).items()
+    if sel is not None:
+        from icechunk_format.tables.selection.sel_isel import resolve_sel
+
+        found += resolve_sel(sel, dims, values, method=sel_method, exactly=exactly).items()
+    if where is not None:
+        from icechunk_format.tables.selection.where.split import plan_where
+
+        planned = plan_where(where, columns, dims.keys(), time_zone)
+        residual = planned.residual
+        if planned.never:
+            found += ((name, DimSelection.empty(size)) for name, size in dims.items())
+        else:
+            found += (
+                (name, condition.positions(name, values(name)))
+                for name, condition in planned.dimension_conditions.items()
+            )
+    selected: dict[str, DimSelection] = {}
+    for name, selection in found:
+        selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
+    return Selection(dims=selected, residual=residual)

@@ -1,0 +1,403 @@
+"""Prepares a write: checks options and schema, and finds the array of each column.
+
+Long because each check needs the results of those before it: repository, base, group, arrays.
+
+Rules of this file
+------------------
+1. Errors of options, schema and repository are raised here, before a job runs.
+2. Preparing writes nothing, and reads a snapshot but no rows.
+3. Existing arrays keep their data types, chunks, codecs and encoding; columns must fit them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pyarrow as pa
+
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, parse_node_path
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+)
+from icechunk_format.names import nearest, shortened
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
+from icechunk_format.repository.chunks.source import checked_source
+from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.storage.location import Location, Place
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
+from icechunk_format.tables.cf.decode import inherit_time_attributes
+from icechunk_format.tables.cf.encode import VariableEncoder, variable_encoder
+from icechunk_format.tables.table.dimension_sets import find_group
+from icechunk_format.tables.table.variable import Variable, array_at, arrays_in
+from icechunk_format.tables.writing.columns.checks import (
+    check_case,
+    check_existing,
+    check_index_type,
+    check_layout_columns,
+    check_named,
+    check_new_location,
+    check_options,
+)
+from icechunk_format.tables.writing.columns.new_arrays import NewArray
+from icechunk_format.tables.writing.columns.source import (
+    SourceColumn,
+    find_dims,
+    named_as,
+    source_columns,
+)
+from icechunk_format.tables.writing.part import Destination, path_in
+from icechunk_format.tables.writing.result import WriteResult, find_committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingArray:
+    """A column that is written to an existing array."""
+
+    column: SourceColumn
+    variable: Variable
+    encoder: VariableEncoder
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions of the array."""
+        return self.variable.dims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedWrite:
+    """A checked write, with the array of each column."""
+
+    destination: Destination
+    options: WriteOptions
+    group: NodePath
+    dims: tuple[str, ...]
+    """The dimension columns, in order; empty in the layouts of chunks."""
+    columns: Mapping[str, SourceColumn]
+    targets: Mapping[str, ExistingArray | NewArray]
+    """The array of each column, except dimensions without labels; empty in the layouts of
+    chunks."""
+    kept: Mapping[str, Variable]
+    """The arrays of the group that the write keeps, by name."""
+    replaced: Mapping[str, Variable]
+    """The arrays of the group that the write replaces, by name."""
+    missing_groups: tuple[str, ...]
+    """Groups to create, outermost first."""
+
+    @property
+    def group_attributes(self) -> Mapping[str, Any]:
+        """The attributes of the group that the rows were read from."""
+        found = (column.group_attributes for column in self.columns.values())
+        return next(filter(None, found), {})
+
+    @property
+    def label(self) -> str:
+        """The branch and the repository, for messages."""
+        return f"branch {self.options.branch!r} of {self.destination.location}"
+
+    def stage(self) -> dict[str, Any]:
+        """Return the fields that the plan of this write takes over."""
+        return {field.name: getattr(self, field.name) for field in fields(PreparedWrite)}
+
+    def array_path(self, name: str) -> str:
+        """Return the path of an array of the group."""
+        return path_in(self.group, name)
+
+
+def prepare_write(
+    location: Place,
+    schema: pa.Schema,
+    options: WriteOptions,
+    access: VirtualAccess = NO_ACCESS,
+) -> PreparedWrite | WriteResult:
+    """Check a write and find the arrays of its columns.
+
+    Returns a ``WriteResult`` if the write is skipped.
+
+    Parameters
+    ----------
+    location
+        The repository, which may not exist.
+    schema
+        Schema of the DataFrame; fields may have the metadata of a read.
+    options
+        The options of the write.
+    access
+        Access to virtual chunks, which a write may patch.
+
+    Raises
+    ------
+    AlreadyExistsError
+        ``mode=errorifexists``, and the group has arrays; or the location is not empty and is not a
+        repository.
+    NotFoundError
+        The branch does not exist.
+    InvalidInputError
+        Dimensions are unknown, a column does not fit its array, or an option is invalid.
+    UnsupportedError
+        An existing array has an unsupported data type or codec.
+    """
+    check_options(options)
+    found = open_destination(location, options, access)
+    if isinstance(found, WriteResult):
+        return found
+    if options.layout != "cells":
+        check_layout_columns(schema, options.layout)
+    prepared = _prepared(*found, options, source_columns(schema))
+    if isinstance(prepared, PreparedWrite):
+        warn_of_rounding(t for name, t in prepared.targets.items() if name not in prepared.dims)
+    return prepared
+
+
+def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
+    """Warn that arrays round columns of doubles to shorter floats, once for each set of columns.
+
+    Packed arrays give no warning, since they always round.
+    """
+    rounded = [
+        f"{target.variable.name!r} ({data_type.name})"
+        for target in targets
+        if isinstance(target, ExistingArray)
+        and target.column.arrow_type == pa.float64()
+        and (data_type := target.variable.metadata.data_type).kind == "float"
+        and data_type.numpy.itemsize < 8
+        and not {"scale_factor", "add_offset"} & target.variable.attributes.keys()
+    ]
+    if rounded:
+        warnings.warn(
+            f"columns of doubles are rounded to the floats of their arrays: {', '.join(rounded)}."
+            " Cast them to FLOAT to write without this warning",
+            UserWarning,
+            stacklevel=1,
+        )
+
+
+def open_destination(
+    location: Place, options: WriteOptions, access: VirtualAccess = NO_ACCESS
+) -> tuple[Destination, Snapshot | None] | WriteResult:
+    """Return the repository of a write and its base; a result if it is already committed.
+
+    Raises the errors of ``prepare_write`` about the location and the branch.
+    """
+    destination, base, done = find_base(location, options, access)
+    return done or (destination, base)
+
+
+def find_base(
+    location: Place, options: WriteOptions, access: VirtualAccess
+) -> tuple[Destination, Snapshot | None, WriteResult | None]:
+    """Return the repository of a write, its base, and the result if it is already committed."""
+    root = Location.of(location)
+    found = Repository.find(root)
+    if found is None:
+        check_new_location(root, options)
+        new = Destination(
+            location=root,
+            base=None,
+            manifest_format=ManifestFormat(spec_version=options.spec_version),
+            chunk_source=checked_source(root, access),
+        )
+        return new, None, None
+    repository = found.as_read()
+    snapshot = repository.snapshot(_base(repository, options))
+    destination = Destination(
+        location=root,
+        base=snapshot.id,
+        manifest_format=ManifestFormat(
+            spec_version=repository.spec_version, config=repository.config
+        ),
+        chunk_source=repository.chunk_source(
+            authorized=access.authorized, virtual_options=access.options
+        ),
+    )
+    return destination, snapshot, find_committed(repository, options)
+
+
+def prepare_again(
+    before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
+) -> PreparedWrite | WriteResult:
+    """Repeat the preparation of a write on a later snapshot of its branch."""
+    destination = replace(before.destination, base=snapshot.id)
+    return _prepared(destination, snapshot, options, before.columns)
+
+
+def _prepared(
+    destination: Destination,
+    snapshot: Snapshot | None,
+    options: WriteOptions,
+    columns: Mapping[str, SourceColumn],
+) -> PreparedWrite | WriteResult:
+    """Prepare a write of columns; return its result if ``mode=ignore`` skips it."""
+    group = _group(snapshot, options, destination.location, columns)
+    arrays = {} if snapshot is None else arrays_in(snapshot, group)
+    if arrays and options.mode == "ignore":
+        reason = f"mode=ignore, and group {group} has arrays: {', '.join(arrays)}"
+        return WriteResult.skipped(options, destination.base, reason)
+    if arrays and options.mode == "errorifexists":
+        raise AlreadyExistsError(
+            f"group {group} of {destination.location} has arrays already "
+            f"({', '.join(sorted(arrays))}), and the mode is errorifexists; choose mode append to "
+            "add to them, overwrite to replace them, or ignore",
+            kind="arrays",
+            group=str(group),
+            arrays=tuple(arrays),
+        )
+    is_replaced = options.mode == "overwrite" and options.replace_where is None
+    kept = {} if is_replaced else arrays
+    dims: tuple[str, ...] = ()
+    targets: dict[str, ExistingArray | NewArray] = {}
+    if options.layout == "cells":
+        check_case(columns, kept)
+        # Replaced arrays also determine the dimension columns.
+        dims = find_dims(columns, asked=options.dims, existing=arrays.values())
+        targets = _targets(options, group, columns, dims, kept)
+    return PreparedWrite(
+        destination=destination,
+        options=options,
+        group=group,
+        dims=dims,
+        columns=columns,
+        targets=targets,
+        kept=kept,
+        replaced=arrays if is_replaced else {},
+        missing_groups=_missing_groups(snapshot, group),
+    )
+
+
+def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
+    is_missing = options.create_branch and options.branch not in repository.branches()
+    # The error of ``resolve`` lists the branches, the most similar first.
+    return repository.resolve(branch="main" if is_missing else options.branch)
+
+
+def _group(
+    snapshot: Snapshot | None, options: WriteOptions, location: Location, columns: Iterable[str]
+) -> NodePath:
+    if snapshot is None:
+        return parse_node_path("/" + (options.group or "").strip("/"))
+    if options.group is None:
+        found = find_group(snapshot, None, label=str(location))
+        held = arrays_in(snapshot, found).values()
+        names = {name for variable in held for name in (variable.name, *variable.dims)}
+        # Do not choose the only group with arrays if it is that of another table.
+        is_other_table = options.layout == "cells" and names.isdisjoint(columns)
+        return ROOT if is_other_table else found
+    path = parse_node_path("/" + options.group.strip("/"))
+    for above in (path, *ancestors(path)):
+        if array_at(snapshot, above) is not None:
+            raise InvalidInputError(
+                f"{above} of {location} is an array, and nothing can be written below it; choose "
+                "another group",
+                group=str(path),
+            )
+    return path
+
+
+def _missing_groups(snapshot: Snapshot | None, group: NodePath) -> tuple[str, ...]:
+    paths = reversed((group, *ancestors(group)))
+    return tuple(path for path in paths if snapshot is None or snapshot.node(path) is None)
+
+
+def _targets(
+    options: WriteOptions,
+    group: NodePath,
+    columns: Mapping[str, SourceColumn],
+    dims: tuple[str, ...],
+    kept: Mapping[str, Variable],
+) -> dict[str, ExistingArray | NewArray]:
+    """Return the existing or new array of each column, except dimensions without labels."""
+    if columns.keys() <= set(dims):
+        raise InvalidInputError(
+            f"all columns ({', '.join(columns)}) are dimensions, so there are no values to write; "
+            "name the dimensions with the option dims",
+            dims=dims,
+        )
+    check_named(options, columns, dims)
+    attributes = inherit_time_attributes({name: v.attributes for name, v in kept.items()})
+    renamed = named_as(columns)
+    targets: dict[str, ExistingArray | NewArray] = {}
+    for name, column in columns.items():
+        encoding = options.encoding.get(name, {})
+        variable = kept.get(name)
+        if name in dims and _is_index(column, variable, kept):
+            check_index_type(column)
+            continue
+        if variable is not None:
+            check_existing(variable, column, dims, options, others=columns.keys() - kept.keys())
+            targets[name] = ExistingArray(
+                column=column,
+                variable=variable,
+                encoder=variable_encoder(
+                    variable.metadata.data_type,
+                    attributes[name],
+                    column.arrow_type,
+                    decode_cf=not column.is_raw,
+                    name=name,
+                ),
+            )
+            continue
+        own = column.dims and tuple(renamed.get(dim, dim) for dim in column.dims)
+        if name in dims:
+            own = (name,)
+        elif own is None or not set(own) <= set(dims) or len(set(own)) < len(own):
+            own = dims
+        targets[name] = NewArray(column, path=path_in(group, name), dims=own, given=encoding)
+    for name, target in targets.items():
+        if kept and name not in dims and isinstance(target, NewArray):
+            _check_new_variable(name, options, kept)
+    return targets
+
+
+def _check_new_variable(name: str, options: WriteOptions, kept: Mapping[str, Variable]) -> None:
+    """Raise InvalidInputError for a new variable in an existing group without ``mergeSchema``."""
+    if options.merge_schema or name in options.encoding:
+        return
+    variables = [other for other, variable in kept.items() if variable.dims != (other,)]
+    near = nearest(name, variables)
+    hint = f": is it {near!r}?" if near else "."
+    raise InvalidInputError(
+        f"the group has no variable {name!r}{hint} It has {shortened(variables)}. To add a"
+        " variable, set mergeSchema=true (merge_schema=True in Python); otherwise rename or drop"
+        " the column",
+        column=name,
+        option="mergeSchema",
+        existing=tuple(variables),
+    )
+
+
+def _is_index(
+    column: SourceColumn, variable: Variable | None, kept: Mapping[str, Variable]
+) -> bool:
+    """Return True if a dimension has no labels; its column then holds indices."""
+    if variable is not None:
+        if not variable.is_dimension_coordinate:
+            raise InvalidInputError(
+                f"the dimension {column.name!r} cannot have labels, since array {variable.path} "
+                f"has the dimensions ({', '.join(variable.dims)}); rename the column",
+                dim=column.name,
+            )
+        return False
+    if any(column.name in other.dims for other in kept.values()):
+        return True
+    return column.is_index
+
+
+def branch_missing(repository: Repository, options: WriteOptions) -> bool:
+    """Return True if the branch must be created; raise NotFoundError without createBranch."""
+    if options.branch in repository.branches():
+        return False
+    if not options.create_branch:
+        raise NotFoundError(
+            f"there is no branch {options.branch!r} in {repository.location}; set "
+            "createBranch=true to create it",
+            kind="branch",
+            name=options.branch,
+        )
+    return True

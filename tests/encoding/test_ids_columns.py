@@ -1,0 +1,28 @@
+"""Ids are found in columns, also beside ids that differ in the last bytes only."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icechunk_format.encoding.ids import IdSet, SortedIds, id_columns, rows_of_ids
+
+# Few first halves, and zeros at the end, which NumPy hides in byte strings.
+RAW_IDS = st.lists(
+    st.tuples(st.sampled_from([bytes(8), b"\xff" * 8, b"abcdefgh"]), st.integers(0, 3)).map(
+        lambda parts: parts[0] + (parts[1] << 24).to_bytes(4, "big")
+    )
+)
+
+
+def columns_of(raw):
+    return np.frombuffer(b"".join(raw), dtype=np.uint8).reshape(-1, 12)
+
+
+@given(st.sets(RAW_IDS.filter(bool).map(lambda raw: raw[0])).map(sorted), RAW_IDS)
+def test_each_id_is_found_in_its_row(known, wanted):
+    rows = [known.index(raw) if raw in known else -1 for raw in wanted]
+    ids = columns_of(known)
+    assert rows_of_ids(ids, columns_of(wanted)).tolist() == rows
+    assert SortedIds(*id_columns(ids)).find(columns_of(wanted)).tolist() == rows
+    assert IdSet(ids).contains(columns_of(wanted)).tolist() == [row >= 0 for row in rows]
+    assert IdSet(ids).ids().tobytes() == b"".join(known)

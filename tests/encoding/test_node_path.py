@@ -1,0 +1,73 @@
+"""Node paths are checked, nested and ordered as the format does it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icechunk_format.encoding.node_path import (
+    ROOT,
+    NodePath,
+    component_order,
+    is_below,
+    join,
+    name,
+    parent,
+    parse_node_path,
+)
+from icechunk_format.errors import InvalidInputError
+
+segments = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8
+).filter(lambda s: s not in (".", ".."))
+paths = st.lists(segments, max_size=4).map(lambda parts: NodePath("/" + "/".join(parts)))
+
+
+@given(paths, segments)
+def test_a_child_knows_its_parent_and_name(path: NodePath, segment: str) -> None:
+    child = join(path, segment)
+    assert parse_node_path(child) == child
+    assert parent(child) == path
+    assert name(child) == segment
+    assert is_below(child, path)
+    assert is_below(child, ROOT)
+    assert not is_below(path, child)
+    assert not is_below(path, path)
+
+
+def test_the_root_has_neither_parent_nor_name() -> None:
+    assert parse_node_path("/") == ROOT
+    assert parent(ROOT) is None
+    assert name(ROOT) == ""
+
+
+def test_a_common_prefix_is_not_nesting() -> None:
+    assert not is_below(NodePath("/foo-x"), NodePath("/foo"))
+    assert is_below(NodePath("/foo/x"), NodePath("/foo"))
+
+
+@given(paths, paths)
+def test_string_order_is_the_order_of_utf8_bytes(left: NodePath, right: NodePath) -> None:
+    assert (left < right) == (left.encode() < right.encode())
+
+
+def test_the_two_orders_differ() -> None:
+    tree = [NodePath(p) for p in ("/", "/a", "/a-b", "/a/b", "/b")]
+    assert sorted(tree) == ["/", "/a", "/a-b", "/a/b", "/b"]
+    assert sorted(tree, key=component_order) == ["/", "/a", "/a/b", "/a-b", "/b"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "a/b", "/a/", "//", "/a//b", "/.", "/a/../b", "/..", "/a/./b", "/a\0b", "/\ud800"],
+)
+def test_what_is_not_canonical_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a node path"):
+        parse_node_path(text)
+
+
+@pytest.mark.parametrize("child", ["", "..", "a/b", "/"])
+def test_a_child_name_is_one_segment(child: str) -> None:
+    with pytest.raises(InvalidInputError):
+        join(ROOT, child)

@@ -1,0 +1,268 @@
+"""JSON values survive both encodings, match known bytes, and damage raises FormatError."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import TYPE_CHECKING, Any
+
+import flatbuffers.flexbuffers as library
+import msgpack
+import numpy as np
+import pytest
+from helpers.raised import raises
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icechunk_format.encoding.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
+from icechunk_format.encoding.values.metadata_items import decode_msgpack, encode_msgpack
+from icechunk_format.errors import FormatError, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats(width=32, allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+keys = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(keys, inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@settings(deadline=None)
+@given(json_values)
+def test_flexbuffers_give_back_what_was_put_in(value: Any) -> None:
+    assert decode_flexbuffer(encode_flexbuffer(value)) == value
+
+
+@settings(deadline=None)
+@given(json_values)
+def test_msgpack_gives_back_what_was_put_in(value: Any) -> None:
+    assert decode_msgpack(encode_msgpack(value)) == value
+
+
+library_values = st.recursive(
+    scalars,
+    # The library reads keys as ASCII, although the format allows UTF-8.
+    lambda inner: (
+        st.lists(inner, max_size=6)
+        | st.dictionaries(
+            st.text(st.characters(min_codepoint=1, max_codepoint=127)), inner, max_size=6
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@settings(deadline=None)
+@given(library_values)
+def test_the_flatbuffers_library_reads_our_flexbuffers(value: Any) -> None:
+    assert library.Loads(bytearray(encode_flexbuffer(value))) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, "01 08 01"),
+        (-1, "ff 04 01"),
+        (300, "2c 01 09 02"),
+        (None, "00 00 01"),
+        (True, "01 68 01"),
+        (1.5, "00 00 c0 3f 0e 04"),
+        (0.1, "9a 99 99 99 99 99 b9 3f 0f 08"),
+        ({"is_root": True}, "69 73 5f 72 6f 6f 74 00 01 09 01 01 01 01 68 02 24 01"),
+    ],
+)
+def test_known_values_have_known_bytes(value: Any, expected: str) -> None:
+    assert encode_flexbuffer(value).hex(" ") == expected
+
+
+def test_equal_maps_give_equal_bytes_whatever_their_order() -> None:
+    assert encode_flexbuffer({"b": 1, "a": 2}) == encode_flexbuffer({"a": 2, "b": 1})
+
+
+@pytest.mark.parametrize("big", [255, 256, 65_535, 65_536, 70_000])
+def test_widths_grow_with_what_they_hold(big: int) -> None:
+    value = {"text": "x" * big, "list": list(range(300)), "after": [1, "y" * big, -1]}
+    assert decode_flexbuffer(encode_flexbuffer(value)) == value
+
+
+def test_types_that_only_other_writers_use_are_read() -> None:
+    builder = library.Builder()
+    with builder.Vector():
+        builder.TypedVectorFromElements([1, -2, 300])
+        builder.TypedVectorFromElements([1.5, 2.5, 0.1])
+        builder.FixedTypedVectorFromElements([1, 2])
+        builder.FixedTypedVectorFromElements([1.5, 2.5, 3.5])
+        builder.FixedTypedVectorFromElements([1, 2, 3, 4], element_type=library.Type.UINT)
+        with builder.TypedVector():
+            builder.Key("one")
+            builder.Key("two")
+        with builder.TypedVector():
+            builder.Bool(True)
+            builder.Bool(False)
+        builder.IndirectInt(-5)
+        builder.IndirectUInt(5)
+        builder.IndirectFloat(2.25)
+        builder.Blob(b"\x00\x01")
+        builder.Null()
+        builder.Key("key")
+    assert decode_flexbuffer(bytes(builder.Finish())) == [
+        [1, -2, 300],
+        [1.5, 2.5, 0.1],
+        [1, 2],
+        [1.5, 2.5, 3.5],
+        [1, 2, 3, 4],
+        ["one", "two"],
+        [True, False],
+        -5,
+        5,
+        2.25,
+        b"\x00\x01",
+        None,
+        "key",
+    ]
+
+
+@given(json_values.filter(lambda v: isinstance(v, dict | list)), st.data())
+@settings(deadline=None, max_examples=300)
+def test_damaged_flexbuffers_only_give_format_errors(value: Any, data: st.DataObject) -> None:
+    raw = bytearray(encode_flexbuffer(value))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(raw[data.draw(st.integers(0, 2)) :])
+    with contextlib.suppress(FormatError):
+        decode_flexbuffer(cut)
+
+
+@given(st.binary(max_size=80))
+@settings(deadline=None, max_examples=500)
+def test_arbitrary_bytes_only_give_format_errors(raw: bytes) -> None:
+    for decode in (decode_flexbuffer, decode_msgpack):
+        with contextlib.suppress(FormatError):
+            decode(raw)
+
+
+def test_children_shared_to_describe_a_huge_tree_are_refused() -> None:
+    # Each vector holds the previous one 200 times: 200**8 values in about 4 kB.
+    raw = bytearray(b"\x01\x00")
+    target = 1
+    for level in range(8):
+        count = 200
+        raw += struct.pack("<H", count) if level else b"\xc8\x00"
+        start = len(raw)
+        for i in range(count):
+            position = start + 2 * i
+            raw += struct.pack("<H", position - target)
+        raw += bytes([10 << 2 | 1 if level else 0]) * count
+        target = start
+        raw += b"\0" * (len(raw) % 2)
+    raw += struct.pack("<H", len(raw) - target) + bytes([10 << 2 | 1, 2])
+    with raises(FormatError, field="value", allowed=1_000_000):
+        decode_flexbuffer(bytes(raw))
+
+
+def test_texts_shared_to_multiply_memory_are_refused() -> None:
+    # One text of 100 kB a thousand times, as values and as keys.
+    text = b"x" * 100_000
+    for kind, head in ((5, struct.pack("<I", len(text))), (4, b"")):
+        raw = bytearray(head + text + b"\0" * (4 - len(text) % 4))
+        raw += struct.pack("<I", 1000)
+        start = len(raw)
+        for i in range(1000):
+            raw += struct.pack("<I", start + 4 * i - len(head))
+        raw += bytes([kind << 2 | 2]) * 1000
+        raw += struct.pack("<I", len(raw) - start) + bytes([10 << 2 | 2, 4])
+        with raises(FormatError, field="value", allowed=2**26):
+            decode_flexbuffer(bytes(raw))
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b"", "at least 3 bytes"),
+        (b"\0\0\3", "root width 3"),
+        (b"\0\x0c\1", "number of width 1"),
+        (b"\0\xfc\1", "not a FlexBuffers type"),
+        (b"abc\3\x10\1", "has no end"),
+        (b"\1\xff\0\2\x14\1", "not UTF-8"),
+        (b"\x09\x14\1", "before the start"),
+        (b"\x7f\0\1\x14\1", "exceed the buffer"),
+    ],
+)
+def test_each_kind_of_damage_is_named(raw: bytes, problem: str) -> None:
+    with raises(FormatError, match=problem, field="value"):
+        decode_flexbuffer(raw)
+
+
+def test_blobs_are_read() -> None:
+    assert decode_flexbuffer(b"\2\0\xff\2\x64\1") == b"\0\xff"
+
+
+def test_a_vector_that_contains_itself_is_refused() -> None:
+    with raises(FormatError, field="value", allowed=64):
+        decode_flexbuffer(bytes([1, 0, 10 << 2, 2, 10 << 2, 1]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("-inf"),
+        2**64,
+        -(2**63) - 1,
+        {1: 2},
+        {"a\0b": 1},
+        object(),
+        {"s": {1, 2}},
+        "\ud800",
+        b"binary",
+        [b""],
+        bytearray(b"x"),
+        np.int64(1),
+    ],
+)
+@pytest.mark.parametrize("encode", [encode_flexbuffer, encode_msgpack])
+def test_what_is_not_json_cannot_be_written(encode: Callable[[Any], bytes], value: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        encode(value)
+
+
+def test_nesting_beyond_the_limit_is_refused_both_ways() -> None:
+    value: Any = 1
+    for _ in range(70):
+        value = [value]
+    with raises(InvalidInputError, allowed=64):
+        encode_flexbuffer(value)
+    with raises(InvalidInputError, allowed=64):
+        encode_msgpack(value)
+    with raises(FormatError, match="deeper", field="value"):
+        decode_msgpack(msgpack.packb(value))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc1",
+        b"\x01\x02",
+        b"\xdd\xff\xff\xff\xff",
+        msgpack.packb(b"binary"),
+        msgpack.packb({1: 2}),
+        msgpack.packb({(1, 2): 3}),
+        msgpack.packb(msgpack.Timestamp(5)),
+        msgpack.packb(msgpack.ExtType(4, b"x")),
+        b"\xa2\xff\xff",
+    ],
+)
+def test_msgpack_that_is_not_json_is_a_format_error(raw: bytes) -> None:
+    with raises(FormatError, object_key="snapshots/X"):
+        decode_msgpack(raw, object_key="snapshots/X", field="metadata.k")

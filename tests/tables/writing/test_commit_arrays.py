@@ -1,0 +1,174 @@
+"""Blocks of stored values become arrays in one commit, or the branch stays as it was."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers.raised import raises
+
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
+from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.tables.writing.prepare import open_destination
+from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
+
+VALUES = np.arange(70, dtype="f4").reshape(7, 10)
+
+
+def target(path="/t", shape=(7, 10), chunks=(3, 5), **more):
+    metadata = build_array_metadata(
+        shape=shape,
+        data_type=data_type_from_numpy(np.dtype("f4")),
+        chunk_shape=chunks,
+        dimension_names=["y", "x"],
+        node_path=path,
+        **more,
+    )
+    return ArrayTarget(
+        name=path.rpartition("/")[2],
+        path=path,
+        node_id=NodeId(np.random.default_rng().bytes(NodeId.SIZE)),
+        dims=("y", "x"),
+        metadata=metadata,
+    )
+
+
+def change(place, arrays, options=None, **more):
+    options = options or WriteOptions()
+    destination, _ = open_destination(place, options)
+    return ArraysCommit(
+        destination=destination, options=options, arrays=arrays, message="Make arrays", **more
+    )
+
+
+def write(place, array, values=VALUES, options=None, rows=3):
+    made = change(place, [array], options)
+    receipts = []
+    for start in range(0, len(values), rows):
+        files = TaskFiles(pickle.loads(pickle.dumps(made.destination)))
+        files.write(array, (start, 0), values[start : start + rows])
+        receipts.append(pickle.loads(pickle.dumps(files.receipt())))
+    return made, receipts
+
+
+def read(place, name="t", group=None):
+    repository = Repository.open(place)
+    return open_dataset(repository, repository.resolve(branch="main"), group).read(name)
+
+
+def test_tasks_make_an_array_of_a_new_repository(place):
+    made, receipts = write(place, target())
+    assert not Repository.exists(place)
+    result = commit_arrays(made, receipts)
+    np.testing.assert_array_equal(read(place), VALUES)
+    assert (result.chunks, result.manifests) == (6, 3)
+    assert Repository.open(place).snapshot(result.snapshot_id).message == "Make arrays"
+
+
+def test_chunks_of_fill_values_are_left_out_by_their_bits(place):
+    values = np.zeros((7, 10), "f4")
+    values[0, 0], values[6, 9] = -0.0, 1
+    made, receipts = write(place, target("/s"), values)
+    assert commit_arrays(made, receipts).chunks == 2
+    assert read(place, "s").tobytes() == values.tobytes()
+
+
+def test_shards_are_written_whole(place):
+    array = target(shard_shape=(3, 10))
+    made, receipts = write(place, array)
+    assert commit_arrays(made, receipts).chunks == 3
+    np.testing.assert_array_equal(read(place), VALUES)
+
+
+def test_blocks_hold_whole_chunks(place):
+    made = change(place, [target()])
+    with raises(InvalidInputError, chunk=(0, 0)):
+        TaskFiles(made.destination).write(made.arrays[0], (0, 0), VALUES[:2])
+
+
+def test_two_tasks_that_wrote_one_chunk_commit_nothing(place):
+    made, receipts = write(place, target())
+    with pytest.raises(InvalidInputError):
+        commit_arrays(made, [*receipts, receipts[0]])
+    assert not Repository.exists(place)
+
+
+def test_groups_above_are_created_with_attributes(place):
+    made, receipts = write(place, target("/a/b/t"))
+    made = change(place, made.arrays, groups={"/a/b": {"title": "b"}})
+    commit_arrays(made, receipts)
+    repository = Repository.open(place)
+    found = open_dataset(repository, repository.resolve(branch="main"), "/a/b")
+    assert found.attributes == {"title": "b"}
+    np.testing.assert_array_equal(found.read("t"), VALUES)
+
+
+def test_an_array_is_replaced_and_old_snapshots_keep_theirs(place):
+    first = commit_arrays(*write(place, target()))
+    commit_arrays(*write(place, target(chunks=(7, 2)), VALUES + 1, rows=7))
+    np.testing.assert_array_equal(read(place), VALUES + 1)
+    repository = Repository.open(place)
+    np.testing.assert_array_equal(open_dataset(repository, first.snapshot_id).read("t"), VALUES)
+
+
+def test_a_group_is_not_replaced_by_an_array(place):
+    commit_arrays(*write(place, target("/t/inner")))
+    with pytest.raises(AlreadyExistsError):
+        commit_arrays(*write(place, target("/t")))
+    np.testing.assert_array_equal(read(place, "inner", "/t"), VALUES)
+
+
+def test_other_writers_conflict_in_the_same_array_and_not_beside_it(place):
+    commit_arrays(*write(place, target()))
+    commit_arrays(*write(place, target("/u")))
+    replacing, beside = write(place, target(), VALUES * 2), write(place, target("/v"))
+    # Another writer changes a chunk of /t meanwhile.
+    session = Repository.open(place).writable_session("main")
+    session.set_chunk("/t", (0, 0), VALUES[:3, :5].tobytes())
+    session.commit("rival")
+    with pytest.raises(ConflictError):
+        commit_arrays(*replacing)
+    assert commit_arrays(*beside).commit.rebased == 1
+    assert {"t", "u", "v"} <= set(
+        open_dataset(
+            Repository.open(place), Repository.open(place).resolve(branch="main")
+        ).variables
+    )
+
+
+def test_a_transaction_of_an_application_is_committed_once(place):
+    options = WriteOptions(txn_app_id="job", txn_version=3)
+    made, receipts = write(place, target(), options=options)
+    first = commit_arrays(made, receipts)
+    again = commit_arrays(made, receipts)
+    assert again.is_skipped
+    assert again.snapshot_id == first.snapshot_id
+    found = open_destination(place, options)
+    assert found.is_skipped
+
+
+def test_existing_arrays_grow_keep_other_chunks_and_lose_cleared_ones(place):
+    array = target()
+    commit_arrays(*write(place, array))
+    grown = ArrayTarget(
+        name="t",
+        path="/t",
+        node_id=array.node_id,
+        dims=array.dims,
+        metadata=array.metadata.with_shape((9, 10)),
+        old_shape=(7, 10),
+    )
+    made = change(place, [grown], cleared={"/t": np.array([[0, 0]])})
+    files = TaskFiles(made.destination)
+    files.write(grown, (6, 0), np.full((3, 10), 5, "f4"))
+    commit_arrays(made, [files.receipt()])
+    expected = np.concatenate([VALUES[:6], np.full((3, 10), 5, "f4")])
+    expected[:3, :5] = 0
+    np.testing.assert_array_equal(read(place), expected)
+    assert commit_arrays(change(place, [grown]), []).is_skipped
