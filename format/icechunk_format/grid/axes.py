@@ -60,6 +60,10 @@ class RegularAxis:
         """Return the stored size of a chunk, in elements."""
         return self.step
 
+    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored size of each chunk."""
+        return np.full(len(chunks), self.step, np.int64)
+
     @property
     def largest(self) -> int:
         """Elements of the array in the largest chunk; at least 1."""
@@ -155,6 +159,12 @@ class RunAxis:
     def full_size(self, chunk: int) -> int:
         """Return the stored size of a chunk, in elements."""
         return self._sizes[bisect.bisect_right(self._chunk_starts, chunk, hi=len(self.runs)) - 1]
+
+    def full_sizes(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stored size of each chunk."""
+        chunk_starts, _, sizes = self._columns()
+        found: NDArray[np.int64] = sizes[np.searchsorted(chunk_starts, chunks, side="right") - 1]
+        return found
 
     @property
     def largest(self) -> int:

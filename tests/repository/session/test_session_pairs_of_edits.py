@@ -286,6 +286,31 @@ def test_deleted_and_shifted_chunks_are_in_the_log():
     assert coords[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("at", "conflicts"), [(1, False), (2, True), (7, True)])
+def test_chunks_of_rivals_beyond_dropped_ones_conflict(at, conflicts):
+    """Dropped chunks are not there, and a missing one is as much another cell as a stored one."""
+    repository = six_chunks()
+    with_room = repository.writable_session()
+    resize(with_room, 8)
+    with_room.commit("room")
+    session, other = repository.writable_session(), repository.writable_session()
+    session.drop_chunks_beyond("/a", (2,))
+    session.delete_chunks("/a", [[3], [4], [5]])
+    put(session, [2], b"ours")
+    put(other, [at], b"theirs")
+    other.commit("theirs")
+    if conflicts:
+        with raises(ConflictError):
+            session.commit("ours")
+        return
+    done = session.commit("ours").snapshot_id
+    contents = stored_contents(repository, done)
+    assert {path for path in contents if "/c/" in path} == {"a/c/0", "a/c/1", "a/c/2"}
+    assert contents["a/c/1"] == b"theirs"
+    [coords] = repository.transaction_log(done).updated_chunks.values()
+    assert coords[:, 0].tolist() == [2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     "document",
     [

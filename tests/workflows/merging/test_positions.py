@@ -46,6 +46,25 @@ def cells(repository, name="v"):
     return {label: value for label, value in values if value == value}
 
 
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_cells_of_other_labels_are_merged_beside_a_label_that_the_target_deleted(chunk):
+    repository = begun(chunk=chunk)
+    delete(repository, "main", 1)
+    write(repository, "dev", [3, 4], v=[33.0, 44.0])
+    Repository.open(repository.location).merge("dev", into="main")
+    assert cells(repository) == {0: 0.0, 2: 2.0, 3: 33.0, 4: 44.0}
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_a_cell_of_a_deleted_label_is_a_conflict(chunk):
+    repository = begun(chunk=chunk)
+    delete(repository, "main", 1)
+    write(repository, "dev", [1], v=[11.0])
+    with pytest.raises(ConflictError):
+        Repository.open(repository.location).merge("dev", into="main")
+    assert cells(repository) == {0: 0.0, 2: 2.0, 3: 3.0}
+
+
 @SIDES
 def test_a_cell_is_not_merged_into_another_label(one, two):
     repository = begun()

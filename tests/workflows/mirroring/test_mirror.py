@@ -21,8 +21,10 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import Location
+from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
 from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
+from icechunk_format.workflows.running import in_process
 from icechunk_format.zarr.data_types import parse_data_type
 from icechunk_format.zarr.new_nodes import build_array_metadata
 
@@ -154,6 +156,20 @@ def test_a_scalar_variable_is_copied_and_changes(grid, names):
         assert done.full_copy is None
         table = DeltaTarget.of(grid.target).open()
         assert set(table.to_pyarrow_table()["level"].to_pylist()) == {value}
+
+
+def test_deleted_labels_rewrite_the_files_from_the_first_of_them_on(grid):
+    grid.mirror(rowsPerPartition=ROWS)
+    read = ReadRequest(path=grid.place, isel={"time": [3]})
+    request = DeleteRequest(read=read, options=WriteOptions(mode="append"))
+    delete_selected(request, in_process)
+    for name in ("time", "t2m", "wind"):
+        grid.values[name] = np.delete(grid.values[name], 3, 0)
+    done = grid.mirror()
+    assert done.full_copy is None
+    # The first file, with times 0 and 1, stays.
+    assert counts(done) == (2, 2, 24)
+    grid.assert_copied()
 
 
 def test_a_smaller_array_loses_its_rows_and_gets_others_back(grid):

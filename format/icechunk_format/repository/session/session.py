@@ -427,6 +427,22 @@ class WriteSession(CommittingSession):
         changes, at = self._changes_at(path, coords)
         changes.delete(at)
 
+    def drop_chunks_beyond(self, path: str, num_chunks: Sequence[int]) -> None:
+        """Drop the chunks of the base outside of a smaller chunk grid, and keep the shape.
+
+        The caller sets or deletes each chunk that is dropped, so that the log lists it. Chunks that
+        other writers commit there meanwhile conflict.
+
+        Parameters
+        ----------
+        path
+            Path of the array.
+        num_chunks
+            Chunks per dimension of the smaller grid.
+        """
+        self._check_open()
+        self._tree.chunks_of(self._tree.existing_array(path)).resize(num_chunks)
+
     def shift(self, path: str, offset: Sequence[int]) -> None:
         """Shift all chunks of an array in the chunk grid.
 

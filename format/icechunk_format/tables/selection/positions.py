@@ -93,6 +93,13 @@ class DimSelection:
             return self.indices
         return np.arange(self.start, self.stop, dtype=np.int64)
 
+    def runs(self) -> NDArray[np.int64]:
+        """Return the runs of selected positions without a gap, ``int64 (k, 2)``."""
+        if self.indices is None:
+            run = [(self.start, self.stop)] if self.count else []
+            return np.array(run, dtype=np.int64).reshape(-1, 2)
+        return runs_of(self.indices)
+
     def rank(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many selected positions precede each position; its index if it is selected."""
         if self.indices is None:
@@ -134,3 +141,13 @@ class DimSelection:
 
     def __hash__(self) -> int:
         return hash((self.size, self.start, self.stop, self.count))
+
+
+def runs_of(positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the runs of ascending, distinct positions, ``int64 (k, 2)``."""
+    if not len(positions):
+        return np.empty((0, 2), dtype=np.int64)
+    breaks = np.flatnonzero(np.diff(positions) != 1)
+    starts = positions[np.concatenate([[0], breaks + 1])]
+    stops = positions[np.concatenate([breaks, [len(positions) - 1]])] + 1
+    return np.stack([starts, stops], axis=1).astype(np.int64)

@@ -60,6 +60,9 @@ class ArraysCommit:
     """Values that the driver stores."""
     cleared: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """By path of an array, coordinates of chunks to delete, integers of shape (n, ndim)."""
+    still: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By path of an array, the chunks along each axis that keep their elements; all others have
+    receipts or are ``cleared``."""
     deleted: Sequence[str] = ()
     """Paths of arrays to delete; paths that do not exist are ignored."""
     message: str
@@ -100,6 +103,8 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         _put_array(session, array)
     for values in change.values:
         values.store(session)
+    for path, num_chunks in change.still.items():
+        session.drop_chunks_beyond(path, num_chunks)
     for path, coords in change.cleared.items():
         session.delete_chunks(path, coords)
     for path, found in manifests.items():

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.positions import DimSelection, runs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,9 +47,9 @@ class AxisChanges:
 
 def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:
     """Compare selections of a dimension without labels, or with the same labels."""
-    kept = _combined(_runs(older), _runs(newer), keep=True)
-    moved = _combined(_runs(older), kept, keep=False)
-    fresh = _combined(_runs(newer), kept, keep=False)
+    kept = _combined(older.runs(), newer.runs(), keep=True)
+    moved = _combined(older.runs(), kept, keep=False)
+    fresh = _combined(newer.runs(), kept, keep=False)
     return AxisChanges(kept=kept, fresh=fresh, moved=moved, gone=moved)
 
 
@@ -65,10 +65,10 @@ def by_label(
     _, in_old, in_new = np.intersect1d(at_old, at_new, assume_unique=True, return_indices=True)
     is_same = old[in_old] == new[in_new]
     return AxisChanges(
-        kept=_runs_of(at_old[in_old[is_same]]),
-        fresh=_runs_of(np.delete(at_new, in_new[is_same])),
-        moved=_runs_of(np.delete(at_old, in_old[is_same])),
-        gone=_runs_of(at_old[~np.isin(old, new)]) if is_unique else None,
+        kept=runs_of(at_old[in_old[is_same]]),
+        fresh=runs_of(np.delete(at_new, in_new[is_same])),
+        moved=runs_of(np.delete(at_old, in_old[is_same])),
+        gone=runs_of(at_old[~np.isin(old, new)]) if is_unique else None,
     )
 
 
@@ -94,23 +94,6 @@ def slabs(runs: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Boxes:
 def whole_box(sizes: Sequence[int]) -> Boxes:
     """Return the box of a whole array, as one of many."""
     return np.array([(0, size) for size in sizes], dtype=np.int64).reshape(1, -1, 2)
-
-
-def _runs(selection: DimSelection) -> NDArray[np.int64]:
-    if selection.indices is not None:
-        return _runs_of(selection.indices)
-    run = [(selection.start, selection.stop)] if selection.count else []
-    return np.array(run, dtype=np.int64).reshape(-1, 2)
-
-
-def _runs_of(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the runs of ascending, distinct positions."""
-    if not len(positions):
-        return np.empty((0, 2), dtype=np.int64)
-    breaks = np.flatnonzero(np.diff(positions) != 1)
-    starts = positions[np.concatenate([[0], breaks + 1])]
-    stops = positions[np.concatenate([breaks, [len(positions) - 1]])] + 1
-    return np.stack([starts, stops], axis=1).astype(np.int64)
 
 
 def _combined(

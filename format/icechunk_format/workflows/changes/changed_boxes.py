@@ -1,7 +1,7 @@
 """Finds the boxes of an array in which elements may differ between two snapshots.
 
 All elements differ if the array was created or replaced between the snapshots, or if its data type,
-codecs, fill value or chunk grid changed.
+codecs or fill value changed, or the first chunk has another size.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def why_another_array(variable: Variable, other: Variable | None) -> str | None:
         return f"{variable.path} has other dimensions"
     mine, former = variable.metadata.raw, other.metadata.raw
     axes = zip(variable.metadata.grid.axes, other.metadata.grid.axes, strict=True)
-    if any(mine.get(name) != former.get(name) for name in _MEANING) or not all(
-        _is_same_grid(axis, former_axis) for axis, former_axis in axes
+    if any(mine.get(name) != former.get(name) for name in _MEANING) or any(
+        min(now.size, was.size) and not _same_start(now, was) for now, was in axes
     ):
         return f"{variable.path} has other chunks, codecs or another fill value"
     return None
@@ -90,24 +90,39 @@ def clipped_chunks(axes: Sequence[ChunkAxis], older: Sequence[ChunkAxis]) -> Box
 def _floor(
     variable: Variable, other: Variable | None, touched: TouchedNodes
 ) -> tuple[int, ...] | None:
-    """Return the smallest shape between two snapshots; None if all elements may differ."""
+    """Return the shape of the elements that logs describe; None if all elements may differ."""
     if other is None or why_another_array(variable, other) is not None:
         return None
-    floor = tuple(map(min, variable.shape, other.shape))
+    floor = tuple(map(_same_start, variable.metadata.grid.axes, other.metadata.grid.axes))
     smallest = touched.smallest.get(variable.node.id, floor)
-    return tuple(map(min, floor, smallest)) if len(smallest) == len(floor) else None
+    if len(smallest) != len(floor):
+        return None
+    # Unequal chunks of a smaller array in between may have had other edges.
+    axes = zip(floor, smallest, variable.metadata.grid.axes, strict=True)
+    return tuple(
+        0 if least < size and axis.edges is not None else min(least, size)
+        for size, least, axis in axes
+    )
 
 
-def _is_same_grid(left: ChunkAxis, right: ChunkAxis) -> bool:
-    """Return True if two axes have the same chunk edges within the shorter one."""
+def _same_start(left: ChunkAxis, right: ChunkAxis) -> int:
+    """Return the number of elements up to the first chunk with other edges on the other axis."""
+    shorter = min(left.size, right.size)
     if left.edges is None and right.edges is None:
-        return left.step == right.step
+        return shorter if left.step == right.step else 0
 
     def edges(axis: ChunkAxis) -> NDArray[np.int64]:
         found = axis.start_of(np.arange(axis.count, dtype=np.int64))
-        return found[found < min(left.size, right.size)]
+        return found[found < shorter]
 
-    return np.array_equal(edges(left), edges(right))
+    mine, former = edges(left), edges(right)
+    count = min(len(mine), len(former))
+    differs = np.flatnonzero(mine[:count] != former[:count])
+    if len(differs):
+        count = int(differs[0])
+    elif len(mine) == len(former):
+        return shorter
+    return int(mine[count - 1]) if count else 0
 
 
 def _elements(coords: NDArray[np.int64], axes: Sequence[ChunkAxis]) -> Boxes:

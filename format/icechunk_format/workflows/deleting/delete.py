@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
@@ -183,7 +185,8 @@ def _delete_labels(
                 " group first",
                 dim=found.dim,
             )
-    arrays = {v.path: shrunk(v, found.dim, found.labels) for v in variables}
+    named = bool(variables) and _has_distinct_labels(dataset, found.dim)
+    arrays = {v.path: shrunk(v, found.dim, found.labels, has_labels=named) for v in variables}
     tasks = [task for v in variables for task in label_tasks(arrays[v.path], v.metadata)]
     result = DeleteResult(
         arrays=tuple(arrays), dim=found.dim, labels=count, cells={}, tasks=len(tasks)
@@ -198,10 +201,22 @@ def _delete_labels(
         destination=destination,
         options=request.options,
         arrays=[array.target for array in arrays.values()],
+        still={
+            v.path: arrays[v.path].still(v.metadata) for v in variables if arrays[v.path].in_place
+        },
         cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
     )
     return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
+
+
+def _has_distinct_labels(dataset: Dataset, dim: str) -> bool:
+    """Return True if cells are followed by their labels, not by positions."""
+    variable = dataset.variables.get(dim)
+    if variable is None or not variable.is_dimension_coordinate:
+        return False
+    labels = dataset.read(dim)
+    return len(np.unique(labels)) == len(labels)
 
 
 def _delete_cells(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis
+from icechunk_format.grid.axes import ChunkAxis
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -139,7 +139,7 @@ def axis_moves(
     is_whole = (
         _is_single(source)
         & _is_single(target)
-        & (_full_sizes(before, source) == _full_sizes(now, target))
+        & (before.full_sizes(source) == now.full_sizes(target))
         & np.logical_and.reduceat(distance == np.repeat(new_low - low, np.diff(edges)), starts)
     )
     return AxisMoves(
@@ -160,13 +160,6 @@ def _is_single(chunks: NDArray[np.int64]) -> NDArray[np.bool_]:
     _, inverse, counts = np.unique(chunks, return_inverse=True, return_counts=True)
     single: NDArray[np.bool_] = counts[inverse.reshape(-1)] == 1
     return single
-
-
-def _full_sizes(axis: ChunkAxis, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of stored elements of chunks along an axis."""
-    if isinstance(axis, RegularAxis):
-        return np.full(len(chunks), axis.step, np.int64)
-    return np.array([axis.full_size(chunk) for chunk in chunks.tolist()], np.int64)
 
 
 def chunk_moves(
