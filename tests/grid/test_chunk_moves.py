@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.grid.axes import RegularAxis, RunAxis
-from icechunk_format.grid.boxes import inside_box
-from icechunk_format.grid.chunk_moves import ChunkMoves, chunk_sources
+from icechunk_format.grid.boxes import beyond, inside_box
+from icechunk_format.grid.chunk_moves import ChunkMoves, chunk_sources, spread
 from icechunk_format.grid.index_maps import IndexMap
 
 FILL = -1
@@ -96,7 +96,7 @@ def check_plan(moves, after, moved):
     for at in np.ndindex(*moves.still):
         assert moved[at] == list(at)
         seen.add(at)
-    for axis, low, high in moves.changed(moves.still):
+    for axis, low, high in beyond(moves.still, [axis.count for axis in after.axes]):
         rows = moves.rows_taken(axis, low, high)
         box = np.stack([low, high], axis=1)
         for at in np.ndindex(*np.subtract(high, low)):
@@ -149,6 +149,9 @@ def test_chunks_are_used_again_wherever_they_can_be(data):
         fits = (n for n in elements if elements[n] == own and old.full_size(n) == size)
         expected.append(next(fits, -1))
     assert chunk_sources(old, new, indices).tolist() == expected
+    for at, places in elements.items():
+        held = [n for n in range(new.count) if set(range(*new.bounds(n))) & set(places)]
+        assert spread(old, new, indices, at).tolist() == held
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ def test_new_indices_and_their_inverse(case):
     back = [expected.index(i) if i in expected else -1 for i in range(indices.after)]
     assert listed(indices.inverse) == back
     assert np.array_equal(indices.inverse.inverse.runs, indices.runs)
+    moves = (i for i, at in enumerate(expected) if at != i)
+    assert indices.still == next(moves, indices.before)
     counts = [sum(at >= 0 for at in expected[:end]) for end in range(indices.before + 1)]
     assert indices.kept_before(np.arange(indices.before + 1)).tolist() == counts
     assert listed(pickle.loads(pickle.dumps(indices))) == expected

@@ -11,7 +11,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -51,6 +51,21 @@ def inside_box(coords: NDArray[Any], box: NDArray[Any]) -> NDArray[np.bool_]:
 def box_of_grid(num_chunks: Iterable[int]) -> NDArray[np.int64]:
     """Return the box, shape (ndim, 2), of all coordinates of a chunk grid."""
     return np.array([(0, count) for count in num_chunks], dtype=np.int64).reshape(-1, 2)
+
+
+def beyond(
+    still: Sequence[int], counts: Sequence[int]
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield disjoint boxes, none empty, of a grid outside of a smaller one at its start.
+
+    Each comes as an axis along which it begins after the smaller grid, its first chunks, and those
+    after its last.
+    """
+    for axis, first in enumerate(still):
+        low = [0] * axis + [first] + [0] * (len(counts) - axis - 1)
+        high = [*map(min, still[:axis], counts[:axis]), *counts[axis:]]
+        if all(a < b for a, b in zip(low, high, strict=True)):
+            yield axis, low, high
 
 
 def box_around(boxes: NDArray[BoxT]) -> NDArray[BoxT]:

@@ -12,7 +12,7 @@ A chunk before the change that no other one uses is deleted, unless one is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -49,19 +49,6 @@ class ChunkMoves:
         differs = (each != np.arange(len(each)) for each in self.sources)
         return tuple(int(np.argmax(np.append(each, True))) for each in differs)
 
-    def changed(self, still: Sequence[int]) -> Iterator[tuple[int, list[int], list[int]]]:
-        """Yield disjoint boxes of the chunks outside of the first ones, such as ``still``.
-
-        Each comes as an axis along which it begins after these, its first chunks, and those after
-        its last.
-        """
-        counts = [len(each) for each in self.sources]
-        for axis, first in enumerate(still):
-            low = [0] * axis + [first] + [0] * (len(counts) - axis - 1)
-            high = [*still[:axis], *counts[axis:]]
-            if all(a < b for a, b in zip(low, high, strict=True)):
-                yield axis, low, high
-
     def rows_taken(self, axis: int, low: Sequence[int], high: Sequence[int]) -> NDArray[np.bool_]:
         """Return a mask of the rows of a box of which no chunk is written.
 
@@ -92,6 +79,12 @@ class ChunkMoves:
                 at = np.minimum(np.searchsorted(sources[new], coords[:, axis]), len(new) - 1)
                 places[:, axis] = np.where(sources[new[at]] == coords[:, axis], new[at], -1)
         return (places >= 0).all(axis=1), places
+
+
+def spread(old: ChunkAxis, new: ChunkAxis, indices: IndexMap, chunk: int) -> NDArray[np.int64]:
+    """Return the chunks of ``new`` that receive elements of a chunk of ``old``, ascending."""
+    found = indices.of(np.arange(*old.bounds(chunk)))
+    return np.unique(new.chunk_of(found[found >= 0]))
 
 
 def chunk_sources(old: ChunkAxis, new: ChunkAxis, indices: IndexMap) -> NDArray[np.int64]:

@@ -72,6 +72,12 @@ class IndexMap:
         return cls(before=len(indices), after=after, runs=_joined(runs))
 
     @property
+    def still(self) -> int:
+        """The number of leading elements that keep their index."""
+        starts_alike = len(self.runs) and not self.runs[0, :2].any()
+        return int(self.runs[0, 2]) if starts_alike else 0
+
+    @property
     def inverse(self) -> Self:
         """The map from new to old indices."""
         runs = self.runs[np.argsort(self.runs[:, 1], kind="stable")][:, [1, 0, 2]]

@@ -14,7 +14,7 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.boxes import box_of_grid, boxes_meet, inside_box
+from icechunk_format.grid.boxes import beyond, box_of_grid, boxes_meet, inside_box
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
@@ -69,18 +69,10 @@ def dropped_coords(
     num_chunks: Sequence[int],
 ) -> NDArray[np.uint32]:
     """Return the chunks of the base that a resize dropped and a larger grid would include again."""
-    ndim = len(num_chunks)
-    clip = num_chunks if changes is None or changes.clip is None else changes.clip
-    found = []
-    if len(clip) == ndim:
-        inner = [min(pair) for pair in zip(clip, num_chunks, strict=True)]
-        for axis in range(ndim):
-            # Coordinates beyond the clip on this axis, but not on preceding axes.
-            lo = [0] * axis + [clip[axis]] + [0] * (ndim - axis - 1)
-            hi = [*inner[:axis], *num_chunks[axis:]]
-            if lo[axis] < hi[axis]:
-                found.append(current_refs(storage, node, None, listed, lo, hi).coords)
-    return joined_coords(found, ndim)
+    clip = None if changes is None else changes.clip
+    boxes = [] if clip is None or len(clip) != len(num_chunks) else beyond(clip, num_chunks)
+    found = [current_refs(storage, node, None, listed, lo, hi).coords for _, lo, hi in boxes]
+    return joined_coords(found, len(num_chunks))
 
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:

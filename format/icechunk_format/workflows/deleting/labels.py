@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis
-from icechunk_format.grid.boxes import coords_of_boxes, inside_box
+from icechunk_format.grid.boxes import beyond, coords_of_boxes, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
@@ -139,7 +139,7 @@ def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[Task]:
     nbytes = largest * old.data_type.item_bytes
     weight = min(_TASK_REFS, max(1, _TASK_REFS * nbytes // _TASK_BYTES))
     tasks: list[Task] = []
-    for axis, low, high in moves.changed(array.still(old)):
+    for axis, low, high in beyond(array.still(old), array.target.metadata.grid.num_chunks):
         row = math.prod(b - a for n, (a, b) in enumerate(zip(low, high, strict=True)) if n != axis)
         cost = np.where(moves.rows_taken(axis, low, high), 1, weight).astype(np.int64) * row
         before = np.cumsum(cost) - cost

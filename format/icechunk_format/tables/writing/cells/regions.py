@@ -42,7 +42,7 @@ from icechunk_format.tables.cf.encode import missing_value
 from icechunk_format.tables.reading.array_reader import ArrayReader
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.positions import DimSelection, runs_of
 from icechunk_format.tables.table.variable import Variable
 from icechunk_format.tables.writing.part import (
     ArrayTarget,
@@ -160,13 +160,8 @@ def _runs(axis: ChunkAxis, chosen: DimSelection) -> list[tuple[int, int]]:
     """Return the ranges of chunks with selected positions along an axis."""
     if chosen.indices is None:
         return [axis.chunk_range(chosen.start, chosen.stop)]
-    chunks = np.unique(axis.chunk_of(chosen.indices))
-    starts = np.flatnonzero(np.diff(chunks, prepend=-2) > 1)
-    ends = np.append(starts[1:], len(chunks)) - 1
-    return [
-        (first, last + 1)
-        for first, last in zip(chunks[starts].tolist(), chunks[ends].tolist(), strict=True)
-    ]
+    runs = runs_of(np.unique(axis.chunk_of(chosen.indices)))
+    return [(first, last) for first, last in runs.tolist()]
 
 
 def _boxes(runs: Sequence[list[tuple[int, int]]], most: int) -> Iterator[Box]:

@@ -198,9 +198,11 @@ def chunk_moves(
 
 def targets_of(axes: Sequence[AxisMoves], source: Sequence[int]) -> NDArray[np.int64]:
     """Return the new chunks that receive the cells of an old chunk."""
-    along = [
-        np.unique(moves.targets[moves.from_source(at)])
-        for moves, at in zip(axes, source, strict=True)
-    ]
+    pairs = zip(axes, source, strict=True)
+    return grid_of([np.unique(moves.targets[moves.from_source(at)]) for moves, at in pairs])
+
+
+def grid_of(along: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return all chunks with one of the given indices along each axis, ``(n, ndim)``."""
     chunks = list(product(*(targets.tolist() for targets in along)))
-    return np.array(chunks, np.int64).reshape(len(chunks), len(axes))
+    return np.array(chunks, np.int64).reshape(len(chunks), len(along))

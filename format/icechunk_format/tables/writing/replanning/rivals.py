@@ -12,18 +12,16 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.grid.boxes import beyond
+from icechunk_format.grid.chunk_moves import ChunkMoves, spread
 from icechunk_format.grid.coordinates import CoordinateOrder
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.tables.table.variable import array_at, arrays_in
 from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.tables.writing.replanning.conflicts import refused
-from icechunk_format.tables.writing.replanning.moves import (
-    NewIndices,
-    axis_moves,
-    chunk_moves,
-    targets_of,
-)
+from icechunk_format.tables.writing.replanning.moves import NewIndices, grid_of
 
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -182,33 +180,26 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
         return None
     reader = now.destination.reader(tip, stored)
     before, after = reader.metadata.grid.axes, array.metadata.grid.axes
+    maps = [
+        IndexMap.resized(axis.size, size)
+        if dim not in now.moved
+        else IndexMap.of_indices(now.moved[dim], size)
+        for axis, size, dim in zip(before, array.metadata.shape, array.dims, strict=True)
+    ]
     counts = reader.metadata.grid.num_chunks
-    axes, first = [], []
-    for axis, (dim, size) in enumerate(zip(array.dims, reader.shape, strict=True)):
-        same = np.arange(size, dtype=np.int64)
-        indices = now.moved.get(dim, same)
-        none = same[:0]
-        along = NewIndices(was=none, base=none, tip=indices, size=array.metadata.shape[axis])
-        axes.append(axis_moves((before[axis], after[axis]), (same, indices), along=along))
-        has_moved = dim in now.moved
-        still = before[axis].chunk_of(np.array([along.still])) if has_moved else counts[axis:]
-        first.append(int(still[0]))
+    still = [
+        int(axis.chunk_of(np.array([each.still]))[0]) if each.still < axis.size else axis.count
+        for axis, each in zip(before, maps, strict=True)
+    ]
     found = [ChunkRefs.empty(len(counts))]
-    for axis, low in enumerate(first):
-        # Chunks beyond ``first`` of an earlier axis were found along that axis.
-        lower = (*(0,) * axis, low, *(0,) * (len(counts) - axis - 1))
-        upper = (*first[:axis], *counts[axis:])
-        found += [refs.take(rows) for refs, rows in reader.lookup.in_box(lower, upper)]
+    for _, low, high in beyond(still, counts):
+        found += [refs.take(rows) for refs, rows in reader.lookup.in_box(low, high)]
     refs = ChunkRefs.concat(found)
-    is_moved, targets = chunk_moves(
-        axes,
-        refs.coords,
-        lambda at: np.zeros(len(at), np.bool_),
-        has_all_rows=True,
-        is_same_array=True,
-    )
+    is_moved, targets = ChunkMoves.of(before, after, maps).placed(refs.coords)
     stays = is_moved & (targets == refs.coords).all(axis=1)
-    split = [targets_of(axes, at) for at in refs.coords[~is_moved].tolist()]
+    split = [
+        grid_of([*map(spread, before, after, maps, at)]) for at in refs.coords[~is_moved].tolist()
+    ]
     return TheirChunks(
         refs=refs.take(is_moved & ~stays).moved(targets[is_moved & ~stays]),
         merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
