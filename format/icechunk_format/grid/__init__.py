@@ -1,1 +1,1 @@
-"""Arithmetic on chunk grids with NumPy alone: axes, boxes, coordinates."""
+"""Arithmetic on chunk grids with NumPy alone: axes, boxes, coordinates, and moves of chunks."""
