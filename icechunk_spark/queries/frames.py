@@ -96,8 +96,7 @@ def _numbers(spark: SparkSession, tasks: int, size_bytes: int, marks: dict[str, 
     numbers = spark.range(0, tasks << bits, 1, tasks)
     if bits:
         numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
-    number = F.expr(f"shiftright(id, {bits})")
-    return numbers.select(
-        number.alias("task", metadata=marks) if marks else number.alias("task"),
-        F.expr(f"cast(null AS {_WIDE}) AS size"),
-    )
+    task, size = f"shiftright(id, {bits}) AS task", f"cast(null AS {_WIDE}) AS size"
+    if not marks:
+        return numbers.selectExpr(task, size)
+    return numbers.select(F.expr(task).alias("task", metadata=marks), F.expr(size))

@@ -46,7 +46,7 @@ class Opened:
     bases: dict[str, Selection] = field(default_factory=dict)
     """The selection of the options, by time zone."""
     plans: OrderedDict[Any, DataFrame] = field(default_factory=OrderedDict)
-    """DataFrames of earlier queries, by condition, columns and limit."""
+    """DataFrames of earlier queries, by condition, columns and limit, or by aggregate."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, key: Any, make: Callable[[], DataFrame]) -> DataFrame:
