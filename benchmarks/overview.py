@@ -28,7 +28,7 @@ SHOWN: Final = (
     ("large: 100,000 nodes: commit", "Commit beside 100,000 arrays", "icechunk"),
     (
         "queries: average by latitude, Spark | * | average by latitude, rows",
-        "Average 25 million cells by latitude, in SQL",
+        "Average by latitude, in SQL",
         "all rows in Spark",
     ),
     (

@@ -181,6 +181,7 @@ def beside_peers(
         rows.append(row(BENCHMARK, own, timings, versus=peer, goal=goal, figures=figures))
         rows += [row(BENCHMARK, case, timings) for case in (peer, f"{name}, xarray")]
     rows.append(row(BENCHMARK, ours, timings, versus=rows_way, goal="ratio >= 5"))
+    rows.append(row(BENCHMARK, rows_way, timings))
     peer = f"{by_latitude}, xarray"
     rows.append(row(BENCHMARK, alone, timings, versus=peer, goal="ratio >= 0.8"))
     rows += [row(BENCHMARK, case, timings) for case in cases if case.startswith("empty")]

