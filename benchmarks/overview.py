@@ -18,11 +18,19 @@ PICTURE: Final = ROOT / "docs" / "pictures" / "speed.png"
 SHOWN: Final = (
     ("tiny-chunks: 100,000 inline", "Read 100,000 tiny chunks", "zarr-python"),
     ("points: 10 million in 249 million cells", "Look up 10 million points", "a join in Spark"),
-    ("mirror: box of 1 %", "Average a box of the Parquet copy", "of the repository"),
+    (
+        "queries: average of a box of 1 %, Spark",
+        "Average a box of 1 %, in SQL",
+        "xarray-sql",
+    ),
     ("real-data: ostia_monthly", "Turn model output into a table", "xarray"),
     ("archives: the same by Spark", "Combine 600 NetCDF files", "VirtualiZarr, one process"),
     ("large: 100,000 nodes: commit", "Commit beside 100,000 arrays", "icechunk"),
-    ("analyses: mean of all cells, tasks", "Average 25 million cells", "xarray"),
+    (
+        "queries: average by latitude, Spark | * | average by latitude, rows",
+        "Average by latitude, in SQL",
+        "all rows in Spark",
+    ),
     (
         "scan: noop: planes | * | noop: planes, reference",
         "Send 25 million cells to Spark",

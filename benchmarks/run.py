@@ -51,6 +51,7 @@ BENCHMARKS = {
     "plan": ("reading.planning", False),
     "manifest": ("reading.manifests", False),
     "selective": ("reading.selective", True),
+    "queries": ("reading.queries", True),
     "real-data": ("reading.model_output", True),
     "write": ("writing.cells", True),
     "collect": ("maintenance.garbage", True),

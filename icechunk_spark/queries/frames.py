@@ -11,8 +11,11 @@ Rules of this file
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import functions as F
 
@@ -37,6 +40,11 @@ _WIDE: Final = f"struct<{','.join(f'b{i}:binary' for i in range(10))},n:bigint>"
 _BYTES_OF_A_NUMBER: Final = 512
 # Four times the largest table that Spark can broadcast; a larger estimate has no effect.
 _MOST_BYTES: Final = 32 << 30
+# Tables of numbers that each session keeps: queries of one read often have as many tasks.
+_MOST_KNOWN: Final = 32
+_known: WeakKeyDictionary[SparkSession, OrderedDict[tuple[int, int], Any]] = WeakKeyDictionary()
+"""Tables of numbers by tasks and bits, as objects of the JVM, which keep no session alive."""
+_lock: Final = threading.Lock()
 # Half of the size above which Spark writes a function and the values that it captures to disk.
 _MOST_SERIALIZED_BYTES: Final = 1 << 19
 
@@ -93,11 +101,31 @@ def _numbers(spark: SparkSession, tasks: int, size_bytes: int, marks: dict[str, 
     wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
     # A power of two for each task, since divisions would be slow.
     bits = max(0, (wanted // tasks).bit_length())
+    if marks or ".connect" in type(spark).__module__:
+        return _made_numbers(spark, tasks, bits, marks)
+    # Packages of Spark Connect alone lack it.
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    with _lock:
+        known = _known.setdefault(spark, OrderedDict())
+        found = known.get((tasks, bits))
+    if found is None:
+        made: Any = _made_numbers(spark, tasks, bits, marks)
+        found = made._jdf
+    with _lock:
+        known[tasks, bits] = found
+        known.move_to_end((tasks, bits))
+        while len(known) > _MOST_KNOWN:
+            known.popitem(last=False)
+    return ClassicFrame(found, spark)
+
+
+def _made_numbers(spark: SparkSession, tasks: int, bits: int, marks: dict[str, str]) -> DataFrame:
+    """Return the task numbers, each with as many rows as fit into a number of bits."""
     numbers = spark.range(0, tasks << bits, 1, tasks)
     if bits:
         numbers = numbers.where(f"(id & {(1 << bits) - 1}L) = 0")
-    number = F.expr(f"shiftright(id, {bits})")
-    return numbers.select(
-        number.alias("task", metadata=marks) if marks else number.alias("task"),
-        F.expr(f"cast(null AS {_WIDE}) AS size"),
-    )
+    task, size = f"shiftright(id, {bits}) AS task", f"cast(null AS {_WIDE}) AS size"
+    if not marks:
+        return numbers.selectExpr(task, size)
+    return numbers.select(F.expr(task).alias("task", metadata=marks), F.expr(size))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
+from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.requested import requested_scan, selecting
 from icechunk_format.tables.selection.pruning import Pruned, prune
 from icechunk_format.tables.selection.select import Selection
@@ -104,12 +105,12 @@ class QueriedRead:
         )
 
     def labels(self, dim: str) -> Any:
-        """Return the labels of a dimension, which are read once."""
+        """Return the labels of a dimension, which are read once, or its `Positions`."""
         known = self.opened.labels
         if dim not in known:
             table = self.opened.table
             assert isinstance(table, OpenedTable)
-            known[dim] = table.dataset.labels(table.table, dim)
+            known[dim] = table.dataset.coordinate(table.table, dim)
         return known[dim]
 
     def scan(self, selection: Selection, columns: Sequence[str]) -> ScanPlan:
@@ -153,7 +154,8 @@ def _replanned(queried: QueriedRead, need: Need) -> DataFrame:
     rows = known_rows(queried, pruned)
     if not schema.fields:
         if rows is not None and rows <= _ROWS_OF_A_RANGE * max(1, read.tasks):
-            return queried.spark.range(0, rows, 1, max(1, min(read.tasks, rows)))
+            parts = min(read.tasks, -(-rows // DEFAULT_ROWS_PER_PARTITION))
+            return queried.spark.range(0, rows, 1, max(1, parts))
         schema = cheapest_column(queried)
     plan = queried.scan(pruned.selection, column_names(schema, table.table.columns))
     if rows is not None and need.limit is not None and need.is_complete and pruned.is_exact:

@@ -169,6 +169,39 @@ def test_scans_are_compared_in_one_run(report):
 
 @pytest.mark.nightly
 @pytest.mark.needs_reference
+def test_queries_are_compared_with_peers_and_options(report):
+    pytest.importorskip("icechunk")
+    pytest.importorskip("xarray_sql")
+    rows = report("queries", "--scale", "0.01")["rows"]
+    compared = {(row["case"], row["versus"]): row for row in rows}
+    by_latitude = "average by latitude"
+    queries = (
+        *(by_latitude, "average", "average of a box of 1 %", "average of one hour"),
+        *("cells above 320 K by hour", "count(*)"),
+    )
+    for query in queries:
+        beside = compared[f"{query}, Spark", f"{query}, xarray-sql"]
+        assert beside["ratio"] > 0
+        assert beside["figures"]["xarray_s"] > 0
+    for query in queries[2:4]:
+        far = f"{query} at 50 ms"
+        assert compared[f"{far}, Spark", f"{far}, xarray-sql"]["ratio"] > 0
+    assert (f"{by_latitude}, Spark", f"{by_latitude}, rows in Spark") in compared
+    assert (f"{by_latitude}, tasks in this process", f"{by_latitude}, xarray") in compared
+    box = "rows of a box of 1 %"
+    assert compared[f"{box}, df.where", f"{box}, option where"]["figures"]["cells"] > 0
+    assert ("rows of one of four variables", "rows of four variables") in compared
+    cases = {row["case"]: row for row in rows}
+    assert cases["100 plans without our reads, beyond planning"]["goal"] == "<= 0.1 s"
+    assert cases["20 plans of a read, beyond planning"]["goal"] == "<= 1.2 s"
+    assert cases["count(*) of 10,382,400 cells"]["goal"] == "<= 1 s"
+    (large,) = (row for row in rows if row["peak_mb"])
+    assert large["case"].startswith("df.where of one of 10,000,000 chunks")
+    assert 0 < large["figures"]["mb_without_the_query"] <= large["peak_mb"] + 1
+
+
+@pytest.mark.nightly
+@pytest.mark.needs_reference
 def test_writes_are_compared_with_sinks_that_drop_the_rows(report):
     pytest.importorskip("icechunk")
     rows = report("write", "--scale", "0.01", "--no-memory")["rows"]

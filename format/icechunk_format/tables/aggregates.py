@@ -6,6 +6,7 @@ Rules of this file
    value is refused: the caller may never have evaluated it there.
 2. A plan is worth its tasks only if its rows are few beside the cells.
 3. Counts of cells read no chunk, so they are one task.
+4. Tasks are divided by the cells of the chunks that they decode: a small box may need large chunks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, Literal
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
+from icechunk_format.tables.reading.chunk_edges import chunk_axes, chunk_cells, chunk_selections
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_format.tables.reading.layouts.statistics import Statistic
@@ -101,7 +103,10 @@ def plan_partials(
         and all(one.source is None and one.condition is None for one in planned)
     )
     cells = math.prod(one.count for one in table.selections(selection.dims))
-    scan = _planned(options, dataset, table, selection, dims, counts_only, cells, cores)
+    usual_rows = rows_of_tasks(cells, cores, _decoded_cells(dataset, table, selection, planned))
+    if counts_only:
+        usual_rows = max(1, cells)
+    scan = _planned(options, dataset, table, selection, dims, counts_only, usual_rows)
     rows = _most_rows(scan)
     if rows * _FEWEST_CELLS_OF_A_ROW > scan.rows > 0 and rows > 1:
         raise UnsupportedError(
@@ -118,24 +123,45 @@ def _planned(
     chosen: Selection,
     dims: Sequence[str],
     counts_only: bool,
-    cells: int,
-    cores: int,
+    usual_rows: int,
 ) -> ScanPlan:
     keywords = planning(options)
     if counts_only:
         # Without arrays, tasks follow no manifests.
         table = replace(table, arrays=())
-        keywords["rows_per_partition"] = max(1, cells)
-    plan = dataset.plan(table, chosen, usual_rows=rows_of_tasks(cells, cores), **keywords)
+        keywords["rows_per_partition"] = usual_rows
+    plan = dataset.plan(table, chosen, usual_rows=usual_rows, **keywords)
     grouped = replace(
         plan.context.table, columns=tuple(plan.context.table.column(name) for name in dims)
     )
     return replace(plan, context=replace(plan.context, table=grouped))
 
 
-def rows_of_tasks(cells: int, cores: int) -> int:
-    """Return the target number of cells of tasks that return few rows."""
-    return min(_MOST_CELLS_OF_A_TASK, max(DEFAULT_ROWS_PER_PARTITION, -(-cells // max(1, cores))))
+def rows_of_tasks(cells: int, cores: int, decoded: int = 0) -> int:
+    """Return the target number of cells of tasks that return few rows.
+
+    ``decoded`` is the number of cells of the chunks that hold the cells.
+    """
+    decoded = max(cells, decoded)
+    most = min(_MOST_CELLS_OF_A_TASK, max(DEFAULT_ROWS_PER_PARTITION, -(-decoded // max(1, cores))))
+    return -(-cells // max(1, -(-decoded // most)))
+
+
+def _decoded_cells(
+    dataset: Dataset, table: Table, selection: Selection, measures: Sequence[Measure]
+) -> int:
+    """Return the number of cells in the chunks of the array that takes the most to decode."""
+    sources = {measure.source for measure in measures}
+    for residual in (selection.residual, *(measure.condition for measure in measures)):
+        sources.update(() if residual is None else residual.columns)
+    paths = {column.path for column in table.value_columns if column.source in sources}
+    most = 0
+    for variable in dataset.data_variables:
+        if variable.path in paths:
+            axes = chunk_axes(variable)
+            chunks = chunk_selections(variable, selection.dims, axes)
+            most = max(most, math.prod(one.count for one in chunks) * chunk_cells(axes))
+    return most
 
 
 def _most_rows(scan: ScanPlan) -> int:

@@ -37,6 +37,7 @@ from icechunk_format.tables.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanCo
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.select import Selecting, Selection, select
+from icechunk_format.tables.selection.where.unlabelled import Positions
 from icechunk_format.tables.table.columns import ColumnFactory, TableBuilder
 from icechunk_format.tables.table.dimension_sets import (
     data_variables,
@@ -393,7 +394,7 @@ class Dataset:
         chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
-            coordinate=lambda dim: self.labels(table, dim),
+            coordinate=lambda dim: self.coordinate(table, dim),
             **selecting,
         )
         if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
@@ -405,6 +406,13 @@ class Dataset:
                 layout=table.layout,
             )
         return chosen
+
+    def coordinate(self, table: Table, dim: str) -> pa.Array | Positions:
+        """Return the decoded labels of a dimension, or `Positions` if it has no labels."""
+        for column in table.value_columns:
+            if column.role == "dimension" and column.source == dim and column.path is None:
+                return Positions(dim, table.sizes[table.dims.index(dim)])
+        return self.labels(table, dim)
 
     def labels(self, table: Table, dim: str) -> pa.Array:
         """Return the decoded labels of a dimension, or its positions if it has no labels.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ from icechunk_format.tables.selection.where.condition import (
     Residual,
     columns_of,
 )
+
+if TYPE_CHECKING:
+    from icechunk_format.tables.selection.where.unlabelled import Positions
 
 # NumPy and Arrow may differ from the JVM in the last digit, or in letters of rare languages.
 _INEXACT: Final = frozenset(
@@ -104,7 +107,7 @@ def prune(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | Positions],
     time_zone: str,
     has_values: bool = True,
 ) -> Pruned:
@@ -117,7 +120,7 @@ def prune(
     base
         The selection to restrict.
     coordinate
-        Returns the labels of a dimension; called for each conjunct on it.
+        Returns the labels of a dimension, or its `Positions`; called for each conjunct on it.
     has_values
         False if conditions may name dimensions only.
     """
@@ -166,11 +169,12 @@ def _compiled(
     sql: str,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | Positions],
     time_zone: str,
 ) -> tuple[dict[str, DimSelection], Residual | None]:
     # Imported here because it is slow to import and most reads have no condition.
     from icechunk_format.tables.selection.where.split import plan_where
+    from icechunk_format.tables.selection.where.unlabelled import selected
 
     planned = plan_where(sql, columns, dims.keys(), time_zone)
     conditions = [*planned.dimension_conditions.values()]
@@ -181,7 +185,7 @@ def _compiled(
     if planned.never:
         return {name: DimSelection.empty(size) for name, size in dims.items()}, planned.residual
     found = {
-        name: condition.positions(name, coordinate(name))
+        name: selected(condition, name, coordinate(name))
         for name, condition in planned.dimension_conditions.items()
     }
     return found, planned.residual
