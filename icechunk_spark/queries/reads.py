@@ -41,7 +41,7 @@ class Opened:
     """An opened table at its snapshot, with what its queries looked up."""
 
     table: OpenedTable | MetadataRead
-    labels: dict[str, pa.Array] = field(default_factory=dict)
+    labels: dict[str, pa.Array | range] = field(default_factory=dict)
     bases: dict[str, Selection] = field(default_factory=dict)
     """The selection of the options, by time zone."""
     plans: OrderedDict[Any, DataFrame] = field(default_factory=OrderedDict)

@@ -109,7 +109,7 @@ class QueriedRead:
         if dim not in known:
             table = self.opened.table
             assert isinstance(table, OpenedTable)
-            known[dim] = table.dataset.labels(table.table, dim)
+            known[dim] = table.dataset.coordinate(table.table, dim)
         return known[dim]
 
     def scan(self, selection: Selection, columns: Sequence[str]) -> ScanPlan:

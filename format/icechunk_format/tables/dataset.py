@@ -393,7 +393,7 @@ class Dataset:
         chosen = select(
             dims=dict(zip(table.dims, table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.value_columns},
-            coordinate=lambda dim: self.labels(table, dim),
+            coordinate=lambda dim: self.coordinate(table, dim),
             **selecting,
         )
         if chosen.residual is not None and not LAYOUTS[table.layout].has_values:
@@ -426,10 +426,23 @@ class Dataset:
         InvalidInputError
             The array of labels has a different length.
         """
+        size = table.sizes[table.dims.index(dim)]
+        column = self._dimension_column(table, dim)
+        return self._arrays().labels(column, size, DimSelection.whole(size))
+
+    def coordinate(self, table: Table, dim: str) -> pa.Array | range:
+        """Return the labels of a dimension, or the range of its positions if it has no labels.
+
+        Unlike those of ``labels``, positions of a long dimension are not made.
+        """
+        if self._dimension_column(table, dim).path is None:
+            return range(table.sizes[table.dims.index(dim)])
+        return self.labels(table, dim)
+
+    def _dimension_column(self, table: Table, dim: str) -> Column:
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
-                size = table.sizes[table.dims.index(dim)]
-                return self._arrays().labels(column, size, DimSelection.whole(size))
+                return column
         raise InvalidInputError(
             f"the dimension {dim!r} has no labels of equal length in group {self.path}; select on "
             "it with isel",

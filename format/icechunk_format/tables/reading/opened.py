@@ -18,15 +18,13 @@ from icechunk_format.repository.files.metadata_files import Loaded, load_snapsho
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.tables.reading.array_reader import ArrayReader, DecodedChunks
-from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.positions import MOST_COMPARED, DimSelection
 from icechunk_format.tables.table.table import Column
 from icechunk_format.tables.table.variable import Variable
 
 # Labels of a dimension up to this length are read whole, once per process; of a longer dimension, a
 # task reads only the range that it covers.
 WHOLE_LABELS = 1_000_000
-# Positions that are held in memory for a dimension without labels: 2 GiB.
-MOST_POSITIONS = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +91,13 @@ class SnapshotArrays:
         """Return the values of a dimension column at the selected positions; None is all."""
         selection = selection or DimSelection.whole(size)
         if column.path is None or column.decoder is None:
-            if selection.count > MOST_POSITIONS:
+            if selection.count > MOST_COMPARED:
                 raise InvalidInputError(
                     f"dimension {column.source!r} has {size:,} elements and no labels, too many to "
                     f"compare; select with isel={column.source}=<positions>",
                     dim=column.source,
                     found=size,
-                    allowed=MOST_POSITIONS,
+                    allowed=MOST_COMPARED,
                 )
             return pa.array(selection.positions(), type=column.arrow_type)
         start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)

@@ -104,7 +104,7 @@ def prune(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | range],
     time_zone: str,
     has_values: bool = True,
 ) -> Pruned:
@@ -166,7 +166,7 @@ def _compiled(
     sql: str,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | range],
     time_zone: str,
 ) -> tuple[dict[str, DimSelection], Residual | None]:
     # Imported here because it is slow to import and most reads have no condition.

@@ -42,7 +42,7 @@ def select(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | range],
     where: str | None = None,
     sel: str | Mapping[str, Any] | None = None,
     isel: str | Mapping[str, Any] | None = None,
@@ -59,8 +59,8 @@ def select(
     columns
         Types of all columns that ``where`` may name, dimensions included.
     coordinate
-        Returns the decoded values of a dimension, or positions if it has no labels. Called once
-        for each dimension that a condition names.
+        Returns the decoded values of a dimension, or the range of its positions if it has no
+        labels. Called once for each dimension that a condition names.
     time_zone
         The zone of timestamps without a time zone, as for ``plan_where``.
     exactly

@@ -22,14 +22,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.positions import MOST_COMPARED, DimSelection
 from icechunk_format.tables.selection.where.kernels import KERNELS, ZONED, Datum, EvaluationError
 from icechunk_format.tables.selection.where.time_zones import time_zone
 
 # The operation of CASE: conditions and values in turn, and the value of all other rows.
 CASE: Final = "case"
+# Positions of a dimension without labels that are made at once.
+_PIECE: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,34 @@ class Residual:
             return pa.array(np.full(length, kept.as_py() is True))
         return kept.fill_null(False) if kept.null_count else kept
 
-    def positions(self, dimension: str, labels: pa.Array) -> DimSelection:
-        """Return the positions of a dimension at which a condition on it alone is TRUE."""
+    def positions(self, dimension: str, labels: pa.Array | range) -> DimSelection:
+        """Return the positions of a dimension at which a condition on it alone is TRUE.
+
+        A range stands for the positions of a dimension without labels, which are made in pieces.
+        """
+        if isinstance(labels, range):
+            return self._positions_in(dimension, len(labels))
+        return DimSelection.of_mask(self._mask(dimension, labels))
+
+    def _mask(self, dimension: str, labels: pa.Array) -> NDArray[np.bool_]:
         kept = self.evaluate({dimension: labels}, len(labels))
-        return DimSelection.of_mask(kept.to_numpy(zero_copy_only=False))
+        mask: NDArray[np.bool_] = kept.to_numpy(zero_copy_only=False)
+        return mask
+
+    def _positions_in(self, dimension: str, size: int) -> DimSelection:
+        if size > MOST_COMPARED:
+            raise InvalidInputError(
+                f"dimension {dimension!r} has {size:,} elements and no labels, too many to compare"
+                f" with a condition; select with isel={dimension}=<positions>",
+                dim=dimension,
+                found=size,
+                allowed=MOST_COMPARED,
+            )
+        pieces = []
+        for first in range(0, size, _PIECE):
+            labels = pa.array(np.arange(first, min(first + _PIECE, size), dtype=np.int64))
+            pieces.append(DimSelection.of_mask(self._mask(dimension, labels)))
+        return DimSelection.of_pieces(pieces)
 
 
 def evaluate(expression: Expression, columns: Mapping[str, pa.Array | pa.Scalar]) -> Datum:
