@@ -143,9 +143,16 @@ class IcechunkDataSource(DataSource):
                 self.options, "writeStream", mode="overwrite" if overwrite else "append"
             )
         # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
-        from icechunk_spark.changes.batches import check_stream
+        from icechunk_spark.changes.batches import (
+            check_stream,
+            checkpoint_in,
+            refuse_checkpoint_inside,
+        )
         from icechunk_spark.changes.staged import StagedStreamWriter
 
+        with errors_on_one_line(is_planner=True):
+            # The checkpoint exists by now, so a new repository would refuse the folder.
+            refuse_checkpoint_inside(request, checkpoint_in(self.options))
         try:
             with errors_on_one_line(is_planner=True):
                 group = check_stream(request, schema)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import posixpath
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -75,6 +75,14 @@ def refuse_checkpoint_inside(request: WriteRequest, checkpoint: str | None) -> N
             option="checkpointLocation",
             value=checkpoint,
         )
+
+
+def checkpoint_in(options: Mapping[str, Any]) -> str | None:
+    """Return the option ``checkpointLocation``, in any case."""
+    for name, value in options.items():
+        if name.lower() == "checkpointlocation":
+            return str(value)
+    return None
 
 
 def _folder(text: str) -> str:

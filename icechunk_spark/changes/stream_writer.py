@@ -73,9 +73,11 @@ class PlannedStream(NotedWrite):
 
     def _icechunk_checkpoint(self) -> str | None:
         """Return the location of checkpoints, of the option or of the session."""
-        for name, value in self._icechunk_options.items():
-            if name.lower() == "checkpointlocation":
-                return str(value)
+        from icechunk_spark.changes.batches import checkpoint_in
+
+        found = checkpoint_in(self._icechunk_options)
+        if found is not None:
+            return found
         conf = self._icechunk_frame.sparkSession.conf
-        found: str | None = conf.get("spark.sql.streaming.checkpointLocation", None)
-        return found
+        default: str | None = conf.get("spark.sql.streaming.checkpointLocation", None)
+        return default

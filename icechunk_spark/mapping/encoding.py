@@ -55,7 +55,7 @@ def encoded(
         A value or an attribute cannot be stored.
     """
     what = f"variable {name!r} {where}"
-    variable = variable.copy(deep=False)
+    variable = _floats(variable)
     is_time = variable.dtype.kind in "mM" or variable.dtype.hasobject
     variable.encoding = {
         key: value
@@ -133,6 +133,18 @@ def _plain(value: Any, key: str, what: str) -> Any:
     )
 
 
+def _floats(variable: xr.Variable) -> xr.Variable:
+    """Return a copy, with objects as floats, as in xarray, if all of them are floats or missing."""
+    values = variable.values
+    if values.dtype.hasobject and values.size:
+        # Without missing values, an array without any value is empty.
+        kind = pd.api.types.infer_dtype(values.reshape(-1), skipna=True)
+        if kind in ("floating", "empty"):
+            floats = np.where(pd.isnull(values), np.nan, values).astype(np.float64)
+            return variable.copy(deep=False, data=floats)
+    return variable.copy(deep=False)
+
+
 def _encode(variable: xr.Variable, name: str, what: str) -> xr.Variable:
     try:
         # Values that do not fit are found afterwards.
@@ -151,12 +163,17 @@ def _encode(variable: xr.Variable, name: str, what: str) -> xr.Variable:
 def _check_strings(given: NDArray[Any], values: NDArray[Any], name: str, what: str) -> None:
     """Raise InvalidInputError if an element of an array of objects is no string."""
     missing = given.dtype.hasobject and bool(pd.isnull(given).any())
-    kind = "bytes" if values.dtype.kind == "S" else pd.api.types.infer_dtype(values.reshape(-1))
+    objects = given if given.dtype.hasobject else values
+    kind = "bytes"
+    if values.dtype.kind != "S":
+        kind = pd.api.types.infer_dtype(objects.reshape(-1), skipna=True)
     if missing or kind not in ("string", "empty"):
-        found = "None or NaN among strings" if missing else f"elements of type {kind}"
+        found = "None or NaN among strings" if kind == "string" else f"elements of type {kind}"
         raise InvalidInputError(
-            f"{what} has {found}; return strings only: replace missing ones, such as with"
-            f" ds[{name!r}].fillna(''), and decode bytes, as with ds[{name!r}].astype(str)",
+            f"{what} has {found}; return strings only, or numbers of one type: replace missing"
+            f" strings, such as with ds[{name!r}].fillna(''), decode bytes, as with"
+            f" ds[{name!r}].astype(str), and give numbers their type, as with"
+            f" ds[{name!r}].astype('float64')",
             variable=name,
             found=found,
         )

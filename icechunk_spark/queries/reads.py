@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from icechunk_format.errors import IcechunkError
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.tables.selection.select import Selection
-    from icechunk_format.tables.selection.where.unlabelled import Positions
     from icechunk_spark.reading.plan import MetadataRead, OpenedTable
 
 _MOST_READS: Final = 20_000
@@ -42,11 +41,11 @@ class Opened:
     """An opened table at its snapshot, with what its queries looked up."""
 
     table: OpenedTable | MetadataRead
-    labels: dict[str, pa.Array | Positions] = field(default_factory=dict)
+    labels: dict[str, pa.Array | range] = field(default_factory=dict)
     bases: dict[str, Selection] = field(default_factory=dict)
     """The selection of the options, by time zone."""
     plans: OrderedDict[Any, DataFrame] = field(default_factory=OrderedDict)
-    """DataFrames of earlier queries, by condition, columns and limit, or by aggregate."""
+    """DataFrames of earlier queries, by condition, columns and limit."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def plan(self, key: Any, make: Callable[[], DataFrame]) -> DataFrame:

@@ -105,7 +105,7 @@ class QueriedRead:
         )
 
     def labels(self, dim: str) -> Any:
-        """Return the labels of a dimension, which are read once, or its `Positions`."""
+        """Return the labels of a dimension, which are read once, or the range of its positions."""
         known = self.opened.labels
         if dim not in known:
             table = self.opened.table

@@ -131,7 +131,6 @@ def virtualize(
         given_options(path, with_session_options(spark, options, path, "virtualize")), "virtualize"
     )
     request = replace(request, layout="refs")
-    choose("on_mismatch", on_mismatch, ("fail", "skip"))
     choose("copy", copy, (False, True, "mismatching"))
     if (chunks or encoding) and not copy:
         raise InvalidInputError(

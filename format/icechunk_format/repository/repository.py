@@ -254,7 +254,8 @@ class Repository(RepositoryReader):
         AlreadyExistsError
             A node exists at the new path.
         InvalidInputError
-            The node is the root or would move into itself, or the new path is malformed.
+            The node is the root or would move into itself, the new path is malformed, or the arrays
+            of the new group would have different lengths of a dimension.
         ReadOnlyError
             A feature flag forbids moves.
         UnsupportedError
@@ -262,6 +263,7 @@ class Repository(RepositoryReader):
         """
         session = self.writable_session(branch)
         session.move(path, new_path)
+        session.check_lengths()
         return session.commit(f"Rename {path} to {new_path}" if message is None else message)
 
     def drop(self, path: str, *, branch: str = "main", message: str | None = None) -> CommitResult:

@@ -37,7 +37,6 @@ from icechunk_format.tables.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanCo
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.select import Selecting, Selection, select
-from icechunk_format.tables.selection.where.unlabelled import Positions
 from icechunk_format.tables.table.columns import ColumnFactory, TableBuilder
 from icechunk_format.tables.table.dimension_sets import (
     data_variables,
@@ -407,13 +406,6 @@ class Dataset:
             )
         return chosen
 
-    def coordinate(self, table: Table, dim: str) -> pa.Array | Positions:
-        """Return the decoded labels of a dimension, or `Positions` if it has no labels."""
-        for column in table.value_columns:
-            if column.role == "dimension" and column.source == dim and column.path is None:
-                return Positions(dim, table.sizes[table.dims.index(dim)])
-        return self.labels(table, dim)
-
     def labels(self, table: Table, dim: str) -> pa.Array:
         """Return the decoded labels of a dimension, or its positions if it has no labels.
 
@@ -434,10 +426,23 @@ class Dataset:
         InvalidInputError
             The array of labels has a different length.
         """
+        size = table.sizes[table.dims.index(dim)]
+        column = self._dimension_column(table, dim)
+        return self._arrays().labels(column, size, DimSelection.whole(size))
+
+    def coordinate(self, table: Table, dim: str) -> pa.Array | range:
+        """Return the labels of a dimension, or the range of its positions if it has no labels.
+
+        Unlike those of ``labels``, positions of a long dimension are not made.
+        """
+        if self._dimension_column(table, dim).path is None:
+            return range(table.sizes[table.dims.index(dim)])
+        return self.labels(table, dim)
+
+    def _dimension_column(self, table: Table, dim: str) -> Column:
         for column in table.value_columns:
             if column.role == "dimension" and column.source == dim:
-                size = table.sizes[table.dims.index(dim)]
-                return self._arrays().labels(column, size, DimSelection.whole(size))
+                return column
         raise InvalidInputError(
             f"the dimension {dim!r} has no labels of equal length in group {self.path}; select on "
             "it with isel",

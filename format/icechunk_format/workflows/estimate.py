@@ -188,8 +188,7 @@ def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
         selections = table.selections(plan.context.selections)
         axes = block_axes(table, arrays, leading_variable(arrays, dataset.snapshot.manifest_files))
         cost.rows = math.prod(
-            len(np.unique(axis.chunk_of(one.positions())))
-            for axis, one in zip(axes, selections, strict=True)
+            one.count_chunks(axis) for axis, one in zip(axes, selections, strict=True)
         )
     elif table.layout == "refs":
         cost.cells, cost.rows = 0, sum(_expected_chunks(dataset, plan, one) for one in arrays)

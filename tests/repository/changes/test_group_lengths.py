@@ -5,7 +5,7 @@ from helpers.builder import new_repository
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document
 
-from icechunk_format.errors import ConflictError
+from icechunk_format.errors import ConflictError, InvalidInputError
 
 
 def put(session, path, **lengths):
@@ -139,3 +139,46 @@ def test_dimensions_without_a_name_may_differ():
             num_chunks=(length,),
         )
     assert session.length_conflicts() == []
+
+
+def test_a_rename_into_a_group_of_other_lengths_is_refused():
+    repository = begun()
+    session = repository.writable_session()
+    put(session, "/h/u", t=4)
+    session.commit("another length in another group")
+    tip = repository.resolve()
+    with raises(InvalidInputError, match="t is 5 in /g/v and 4 in /g/u"):
+        repository.rename("/h/u", "/g/u")
+    assert repository.resolve() == tip
+    repository.rename("/h/u", "/h/w")
+    repository.rename("/h", "/g/h")
+    assert repository.snapshot(repository.resolve()).node("/g/h/w").array.shape == (4,)
+
+
+def test_a_rename_beside_an_append_conflicts(monkeypatch):
+    repository = begun()
+    session = repository.writable_session()
+    put(session, "/h/u", t=5)
+    session.commit("the same length in another group")
+    begin = repository.writable_session
+
+    def raced(branch):
+        begun_before = begin(branch)
+        rival = begin(branch)
+        put(rival, "/g/v", t=6, x=2)
+        rival.commit("append")
+        return begun_before
+
+    monkeypatch.setattr(repository, "writable_session", raced)
+    with raises(ConflictError, kinds=("LENGTHS_DIFFER",)):
+        repository.rename("/h/u", "/g/u")
+
+
+def test_a_level_of_a_pyramid_may_be_renamed():
+    repository = begun()
+    session = repository.writable_session()
+    put(session, "/g/half", t=2)
+    put(session, "/h/quarter", t=1)
+    session.commit("a pyramid, on purpose")
+    repository.rename("/g/half", "/g/coarse")
+    repository.rename("/h/quarter", "/g/quarter")

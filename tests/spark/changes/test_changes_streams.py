@@ -8,6 +8,7 @@ import pytest
 from helpers.raised import raises
 from helpers.spark.session import source_session
 from helpers.spark.streams import SPARK_TELLS_START, append, commits_of_streams
+from pyspark.errors import StreamingQueryException
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -170,3 +171,18 @@ def test_commits_become_a_stream(spark, tmp_path):
     append(path, [5])
     with pytest.raises(Exception, match="onHistoryChange=restart"):
         run(stream())
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_checkpoint_inside_of_a_new_repository_is_refused(spark, files, tmp_path, registered):
+    session = spark if registered else source_session(spark)
+    path = str(tmp_path / "r")
+    files([0])
+    with pytest.raises((IcechunkError, StreamingQueryException), match="choose a folder beside it"):
+        run(sink(session, files, path, f"{path}/_checkpoint"))
+    assert not Repository.exists(path)
+    run(sink(session, files, path + "2", f"{path}2_checkpoint"))
+    files([1])
+    # An existing repository ignores other folders.
+    run(sink(session, files, path + "2", f"{path}2/_checkpoint"))
+    assert values(spark, path + "2") == [0, 1, 100, 101]

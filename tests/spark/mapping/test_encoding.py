@@ -50,13 +50,27 @@ def test_values_that_fit_are_packed():
 
 
 @pytest.mark.parametrize(
-    "values",
-    [["a", None], ["a", np.nan], [b"a", b"b"], ["a", b"b"], ["a", 1]],
-    ids=["None", "NaN", "bytes", "strings and bytes", "strings and numbers"],
+    ("values", "found"),
+    [
+        (["a", None], "None or NaN among strings"),
+        (["a", np.nan], "None or NaN among strings"),
+        ([b"a", b"b"], "elements of type bytes"),
+        (["a", b"b"], "elements of type mixed"),
+        (["a", 1], "elements of type mixed-integer"),
+        ([1, None], "elements of type integer"),
+        ([True, None], "elements of type boolean"),
+    ],
 )
-def test_objects_other_than_strings_are_refused(values):
-    with raises(InvalidInputError, variable="a"):
+def test_objects_other_than_strings_are_refused(values, found):
+    with raises(InvalidInputError, variable="a", found=found):
         stored(np.array(values, dtype=object))
+
+
+@pytest.mark.parametrize("values", [[np.nan, np.nan], [None, None], [1.5, None], [np.float32(1)]])
+def test_objects_that_are_floats_or_missing_are_floats(values):
+    found = stored(np.array(values, dtype=object))
+    assert found.values.dtype == np.float64
+    np.testing.assert_array_equal(found.values, np.array(values, np.float64))
 
 
 def test_bytes_of_one_length_are_refused_and_strings_taken():

@@ -6,6 +6,7 @@ import datetime as dt
 import warnings
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from helpers.builder import reference_repository
 from helpers.spark.repositories import LATITUDES, LONGITUDES, T2M, TIMES, add_array, commit
@@ -13,6 +14,8 @@ from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_spark.sampling import sample as sampling
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
@@ -261,3 +264,24 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
     at = points.withColumn("t2m", F.lit(dt.date(2024, 7, 1)))
     with pytest.raises(InvalidInputError, match="already have a column 't2m'"):
         icechunk_spark.sample(at, weather.path, on=ON, variables=["t2m"])
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("first", [2**53, 2**62 + 1])
+def test_keys_that_doubles_cannot_tell_apart(spark, shuffled, tmp_path, first, step, ansi):
+    keys = [first + number for number in range(6)][::step]
+    table = pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array(np.arange(6.0))})
+    write_table(str(tmp_path / "r"), table, WriteOptions(dims=("k",), chunks={"k": 2}))
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        points = spark.range(first - 2, first + 8).selectExpr("id", "if(id % 5 = 0, NULL, id) AS k")
+        found = icechunk_spark.sample(points, str(tmp_path / "r"), on={"k": "k"}, method="exact")
+        values = {row["id"]: row["v"] for row in found.collect()}
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+    held = dict(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
+    assert values == {
+        key: held.get(key) if key % 5 else None for key in range(first - 2, first + 8)
+    }

@@ -42,9 +42,9 @@ def test_zones_of_reference_dates(zone, shift):
     assert found - plain == shift * 3_600_000_000
 
 
-@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Oslo", "EST"])
-def test_names_of_zones_are_refused(zone):
-    """Such times are read as UTC by xarray and cftime, so no meaning of them is safe."""
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Oslo", "EST", "5:30", "05:30"])
+def test_zones_without_one_meaning_are_refused(zone):
+    """Names are read as UTC by xarray and cftime, and 5:30 as three different times."""
     with raises(InvalidInputError) as caught:
         parse_time_units(f"days since 2000-01-01 00:00:00 {zone}", None, name="t")
     assert f"{zone!r} is not an offset such as -05:00" in caught.value.message

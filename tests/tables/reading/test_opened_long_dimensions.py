@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from helpers.raised import raises
 from helpers.sessions.model import group_document
@@ -10,6 +12,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.selection.sel_isel import resolve_sel
 
 
 @pytest.fixture
@@ -37,14 +40,25 @@ def dataset_of(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("size", [2**29, 2**40])
-@pytest.mark.parametrize(
-    "selecting", [{"sel": "x=0:10"}, {"where": "x % 2 = 0"}, {"where": "x % 2 = 0 OR x < 5"}]
-)
-def test_conditions_on_too_many_positions_are_refused(dataset_of, size, selecting):
+@pytest.fixture
+def longest(monkeypatch):
+    """Return the lengths of all arrays of positions that are made."""
+    made, arange = [], np.arange
+
+    def counted(*given, **how):
+        made.append(len(arange(*given, **how)))
+        return arange(*given, **how)
+
+    monkeypatch.setattr(np, "arange", counted)
+    return made
+
+
+@pytest.mark.parametrize("where", ["x % 2 = 0", "x % 2 = 0 OR x < 5"])
+def test_conditions_on_too_many_positions_are_refused(dataset_of, where):
+    size = 2**40
     dataset = dataset_of(size, size)
     with raises(InvalidInputError, dim="x", found=size):
-        dataset.choose(dataset.table("cells"), **selecting)
+        dataset.choose(dataset.table("cells"), where=where)
     chosen = dataset.choose(dataset.table("cells"), isel="x=3:5")
     assert chosen.dims["x"].count == 2
 
@@ -65,6 +79,63 @@ def test_comparisons_with_positions_list_no_other_positions(dataset_of, where, c
     chosen = dataset.choose(dataset.table("cells"), where=where)
     assert chosen.dims["x"].count == count
     assert chosen.residual is None
+
+
+SELECTORS = [
+    ("x=0:10", (0, 11)),
+    ("x=..", None),
+    ("x=7", (7, 8)),
+    ("x=1e6..1e7", (10**6, 10**7 + 1)),
+    ({"x": slice(-5, 2.5)}, (0, 3)),
+    ({"x": slice(None, float("inf"))}, None),
+    ({"x": slice(5, 4)}, (0, 0)),
+]
+
+
+@pytest.mark.parametrize("size", [2**25, 2**40])
+@pytest.mark.parametrize(("sel", "span"), SELECTORS, ids=str)
+def test_ranges_of_positions_stay_ranges(dataset_of, longest, size, sel, span):
+    dataset = dataset_of(size, size)
+    found = dataset.choose(dataset.table("cells"), sel=sel).dims["x"]
+    assert (found.start, found.stop) == (span or (0, size))
+    assert found.indices is None
+    assert max(longest, default=0) < 1000
+
+
+@pytest.mark.parametrize(
+    "selecting", [{"where": "x < 5"}, {"where": "x % 1000000 = 3"}, {"where": "x <> 5 OR x = 5"}]
+)
+def test_a_condition_makes_positions_in_pieces(dataset_of, longest, selecting):
+    size = 2**23
+    dataset = dataset_of(size, size)
+    found = dataset.choose(dataset.table("cells"), **selecting).dims["x"]
+    assert found.count == {"x < 5": 5, "x % 1000000 = 3": 9}.get(selecting["where"], size)
+    assert max(longest, default=0) <= 2**18
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 30])
+def test_positions_are_selected_as_labels_of_the_same_values(dataset_of, size):
+    dataset = dataset_of(size, 3)
+    table = dataset.table("cells")
+    values = pa.array(range(size))
+    for number in [-3, -1, -0.5, 0, 0.5, 1, 2.5, 6, 6.5, size - 1, size - 0.5, size, 1e300]:
+        for sel in ({"x": number}, {"x": [0, number]}, {"x": slice(number, 5)}, f"x={number}:"):
+            for method in (None, "nearest"):
+                outcomes = []
+                for labels in (values, range(size)):
+                    try:
+                        found = resolve_sel(sel, {"x": size}, lambda _, v=labels: v, method=method)
+                        outcomes.append(found["x"])
+                    except InvalidInputError as error:
+                        outcomes.append(error.message)
+                assert outcomes[0] == outcomes[1], (sel, method)
+    for where in ("x > 2", "x % 2 = 0", "x IS NULL", "x <> 1"):
+        chosen = dataset.choose(table, where=where).dims["x"]
+        assert chosen.positions().tolist() == [
+            at
+            for at in range(size)
+            if {"x > 2": at > 2, "x % 2 = 0": at % 2 == 0, "x <> 1": at != 1}.get(where)
+        ]
 
 
 def test_a_chunk_that_cannot_be_decoded_is_refused(dataset_of):

@@ -2,7 +2,7 @@
 
 xarray cannot open a group whose arrays disagree, and rows cannot be appended to it. Each of two
 commits may be right alone: one adds a variable, the other one appends to a dimension. So every
-rebase and every merge is checked, and commits of arrays as well.
+rebase and every merge is checked, and commits of arrays and renames as well.
 
 Rules of this file
 ------------------
@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from icechunk_format.encoding.node_path import NodePath, parent
 from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 
@@ -56,6 +57,15 @@ def new_disagreements(
         for dim in _by_dim(arrays) if found else ():
             found.pop(dim, None)
     return list(found.values())
+
+
+def other_lengths(problem: str) -> InvalidInputError:
+    """Return the error for arrays of one group that a commit would leave with other lengths."""
+    return InvalidInputError(
+        f"arrays of one group would have different lengths: {problem}; nothing was committed. "
+        "Write all of them with one length, choose another group, or delete the other arrays first",
+        found=problem,
+    )
 
 
 def arrays_of(nodes: _Nodes, group: NodePath) -> dict[str, _Array]:

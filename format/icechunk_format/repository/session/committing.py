@@ -32,7 +32,11 @@ from icechunk_format.names import choose
 from icechunk_format.repository.changes import conflicts as conflict_rules
 from icechunk_format.repository.changes.change_set import ChangeSet, joined_chunks, joined_logs
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictDetector, TheirCommit
-from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
+from icechunk_format.repository.changes.group_lengths import (
+    changed_groups,
+    length_conflicts,
+    other_lengths,
+)
 from icechunk_format.repository.changes.working_tree import WorkingTree
 from icechunk_format.repository.commit.assemble import ManifestAssembler
 from icechunk_format.repository.commit.commit import (
@@ -318,6 +322,11 @@ class CommittingSession:
         tree = self._tree
         groups = changed_groups(self.changes, tree.base)
         return length_conflicts(tree, (tree.base, *sides), groups)
+
+    def check_lengths(self) -> None:
+        """Raise InvalidInputError if arrays of a group would have different lengths."""
+        for found in self.length_conflicts():
+            raise other_lengths(str(found.labels))
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -99,8 +99,15 @@ def _changed_times(
     values: pa.Array, back: pa.Array, stored: NDArray[Any], encoder: VariableEncoder
 ) -> NDArray[np.bool_]:
     given, found = comparable(values, encoder), comparable(back, encoder)
+    return changed_times(given, found, stored.dtype)
+
+
+def changed_times(
+    given: NDArray[np.int64], found: NDArray[np.int64], stored: np.dtype[Any]
+) -> NDArray[np.bool_]:
+    """Return a mask of the times, in microseconds, that are read back as another time."""
     changed: NDArray[np.bool_] = np.asarray(given != found, np.bool_)
-    if stored.dtype.kind == "f":
+    if stored.kind == "f":
         is_whole = given % _MILLISECOND == 0
         changed &= ~(is_whole & (np.abs(given - found) < _MILLISECOND // 2))
     return changed

@@ -13,7 +13,9 @@ Rules of this file
    (year, month, day), as xarray shows them, and not their distance in days.
 4. Times of calendars that a timestamp cannot hold become ISO 8601 strings, one per distinct time.
 5. Reference dates may be written as xarray accepts them in practice: ISO 8601 without leading zeros
-   (``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``.
+   (``1-1-1``, ``00:00:0.0``), a time zone, yyyymmdd, slashes after the year, ``01-JAN-1970``. An
+   offset without a sign, other than ``0:0``, is refused: UDUNITS, xarray and cftime read three
+   different times.
 
 CF conventions, section 4.4 "Time Coordinate".
 """
@@ -80,7 +82,7 @@ _CLOCK = (
     r"(?:[T\s]\s*(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})"
     r"(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d*))?)?)?)?"
 )
-_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[+-]?\d{1,2}:\d{1,2})?"
+_ZONE = r"\s*(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?|[+-]\d{1,2}:\d{1,2}|00?:00?)?"
 _REFERENCE_DATES: Final = tuple(
     re.compile(date + _CLOCK + _ZONE, re.IGNORECASE)
     for date in (
@@ -326,8 +328,8 @@ def _reference_time(text: str, calendar: str) -> int:
     """Return microseconds from the calendar's epoch to a date; ValueError if it is not a date."""
     match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
     if match is None:
-        word = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?)", text)
-        problem = f", and {word[1]!r} is not an offset such as -05:00" if word else ""
+        word = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?|\s\d{1,2}:\d{1,2})", text)
+        problem = f", and {word[1].strip()!r} is not an offset such as -05:00" if word else ""
         raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss{problem}")
     fields = match.groupdict()
     month = fields["month"] or "1"

@@ -138,7 +138,7 @@ def _count_cells(context: ScanContext, task: ScanTask, counter: CostCounter) -> 
             cost.rows += cells
         elif slab.completes:
             cost.rows += math.prod(
-                len(np.unique(axis.chunk_of(selection.positions())))
+                selection.count_chunks(axis)
                 for axis, selection in zip(reads.axes, slab.whole, strict=True)
             )
 

@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import NotFoundError
+from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.tables.reading.array_reader import ArrayReader, DecodedChunks
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.selection.where.unlabelled import Positions
+from icechunk_format.tables.selection.positions import MOST_COMPARED, DimSelection
 from icechunk_format.tables.table.table import Column
 from icechunk_format.tables.table.variable import Variable
 
@@ -92,7 +91,15 @@ class SnapshotArrays:
         """Return the values of a dimension column at the selected positions; None is all."""
         selection = selection or DimSelection.whole(size)
         if column.path is None or column.decoder is None:
-            return Positions(column.source, size).of(selection)
+            if selection.count > MOST_COMPARED:
+                raise InvalidInputError(
+                    f"dimension {column.source!r} has {size:,} elements and no labels, too many to "
+                    f"compare; select with isel={column.source}=<positions>",
+                    dim=column.source,
+                    found=size,
+                    allowed=MOST_COMPARED,
+                )
+            return pa.array(selection.positions(), type=column.arrow_type)
         start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)
         stored = self.stored_labels(column.path, size, start, stop)
         positions = selection.positions() - start

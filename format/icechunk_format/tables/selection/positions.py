@@ -13,11 +13,18 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from icechunk_format.grid.axes import ChunkAxis
+
+MOST_COMPARED: Final = 1 << 28
+"""Most positions of a dimension without labels that are listed or compared with a condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,6 +74,22 @@ class DimSelection:
         return cls._of_sorted(len(mask), np.flatnonzero(mask).astype(np.int64, copy=False))
 
     @classmethod
+    def of_pieces(cls, pieces: Sequence[DimSelection]) -> Self:
+        """Join selections of consecutive pieces of a dimension."""
+        size = sum(piece.size for piece in pieces)
+        starts = accumulate((piece.size for piece in pieces), initial=0)
+        found = [
+            (first, piece) for first, piece in zip(starts, pieces, strict=False) if piece.count
+        ]
+        if not found:
+            return cls.empty(size)
+        start, stop = found[0][0] + found[0][1].start, found[-1][0] + found[-1][1].stop
+        if sum(piece.count for _, piece in found) == stop - start:
+            return cls(size=size, start=start, stop=stop)
+        positions = np.concatenate([first + piece.positions() for first, piece in found])
+        return cls._of_sorted(size, positions)
+
+    @classmethod
     def _of_sorted(cls, size: int, positions: NDArray[np.int64]) -> Self:
         if not positions.size:
             return cls.empty(size)
@@ -106,9 +129,32 @@ class DimSelection:
             return np.clip(positions, self.start, self.stop) - self.start
         return np.searchsorted(self.indices, positions)
 
+    def has(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return a mask of the positions that are selected."""
+        if self.indices is None:
+            return np.asarray((positions >= self.start) & (positions < self.stop), np.bool_)
+        return np.isin(positions, self.indices)
+
+    def chunks(self, axis: ChunkAxis) -> NDArray[np.int64]:
+        """Return the chunks of an axis that hold selected positions, ascending."""
+        if self.indices is None:
+            return np.arange(*axis.chunk_range(self.start, self.stop), dtype=np.int64)
+        return np.unique(axis.chunk_of(self.indices))
+
+    def count_chunks(self, axis: ChunkAxis) -> int:
+        """Return the number of chunks of an axis that hold selected positions."""
+        if self.indices is None:
+            first, last = axis.chunk_range(self.start, self.stop)
+            return last - first
+        return len(self.chunks(axis))
+
     def within(self, start: int, stop: int) -> DimSelection:
         """Return the selected positions in ``[start, stop)``."""
         return self.intersect(DimSelection.span(self.size, start, stop))
+
+    def of_first(self, size: int) -> DimSelection:
+        """Return the selection of the first ``size`` positions as a dimension of that length."""
+        return replace(self.within(0, size), size=size)
 
     def intersect(self, other: DimSelection) -> DimSelection:
         """Return the positions that are in both selections of a dimension."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +29,6 @@ from icechunk_format.tables.selection.where.condition import (
     Residual,
     columns_of,
 )
-
-if TYPE_CHECKING:
-    from icechunk_format.tables.selection.where.unlabelled import Positions
 
 # NumPy and Arrow may differ from the JVM in the last digit, or in letters of rare languages.
 _INEXACT: Final = frozenset(
@@ -107,7 +104,7 @@ def prune(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array | Positions],
+    coordinate: Callable[[str], pa.Array | range],
     time_zone: str,
     has_values: bool = True,
 ) -> Pruned:
@@ -120,7 +117,8 @@ def prune(
     base
         The selection to restrict.
     coordinate
-        Returns the labels of a dimension, or its `Positions`; called for each conjunct on it.
+        Returns the labels of a dimension, or the range of its positions; called for each conjunct
+        on it.
     has_values
         False if conditions may name dimensions only.
     """
@@ -169,7 +167,7 @@ def _compiled(
     sql: str,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array | Positions],
+    coordinate: Callable[[str], pa.Array | range],
     time_zone: str,
 ) -> tuple[dict[str, DimSelection], Residual | None]:
     # Imported here because it is slow to import and most reads have no condition.

@@ -39,6 +39,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import unknown
 from icechunk_format.options.keywords import items_of, single
 from icechunk_format.tables.selection.labels import Labels, Period, nearest_label_error
+from icechunk_format.tables.selection.near import is_range, positions_near
 from icechunk_format.tables.selection.positions import DimSelection
 
 Given = str | Mapping[str, Any]
@@ -64,7 +65,7 @@ def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelecti
 def resolve_sel(
     given: Given,
     sizes: Mapping[str, int],
-    coordinate: Callable[[str], pa.Array],
+    coordinate: Callable[[str], pa.Array | range],
     *,
     method: str | None = None,
     exactly: bool = False,
@@ -83,7 +84,7 @@ def resolve_sel(
             found=method,
         )
     return {
-        name: DimSelection.of_mask(_label_mask(name, selector, coordinate(name), method, exactly))
+        name: _labelled(name, selector, coordinate(name), method, exactly)
         for name, selector in _assignments("sel", given, sizes)
     }
 
@@ -215,6 +216,19 @@ def _position(name: str, word: Any, size: int) -> int:
             dimension=name,
         )
     return position % size
+
+
+def _labelled(
+    name: str, selector: Any, values: pa.Array | range, method: str | None, exactly: bool
+) -> DimSelection:
+    if not isinstance(values, range):
+        return DimSelection.of_mask(_label_mask(name, selector, values, method, exactly))
+    # Only the positions at and beside the given numbers can be selected, or be ends of a range.
+    near = positions_near(selector, len(values))
+    found = near[_label_mask(name, selector, pa.array(near), method, exactly)]
+    if is_range(selector) and len(found):
+        return DimSelection.span(len(values), int(found[0]), int(found[-1]) + 1)
+    return DimSelection.of_indices(len(values), found)
 
 
 def _label_mask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
@@ -14,7 +14,6 @@ from icechunk_format.tables.selection.positions import DimSelection
 
 if TYPE_CHECKING:
     from icechunk_format.tables.selection.where.condition import Residual
-    from icechunk_format.tables.selection.where.unlabelled import Positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ def select(
     *,
     dims: Mapping[str, int],
     columns: Mapping[str, pa.DataType],
-    coordinate: Callable[[str], pa.Array | Positions],
+    coordinate: Callable[[str], pa.Array | range],
     where: str | None = None,
     sel: str | Mapping[str, Any] | None = None,
     isel: str | Mapping[str, Any] | None = None,
@@ -60,8 +59,8 @@ def select(
     columns
         Types of all columns that ``where`` may name, dimensions included.
     coordinate
-        Returns the decoded values of a dimension, or its `Positions` if it has no labels. Called
-        once for each dimension that a condition names.
+        Returns the decoded values of a dimension, or the range of its positions if it has no
+        labels. Called once for each dimension that a condition names.
     time_zone
         The zone of timestamps without a time zone, as for ``plan_where``.
     exactly
@@ -83,8 +82,7 @@ def select(
     if sel is not None:
         from icechunk_format.tables.selection.sel_isel import resolve_sel
 
-        labels = partial(_labels, values)
-        found += resolve_sel(sel, dims, labels, method=sel_method, exactly=exactly).items()
+        found += resolve_sel(sel, dims, values, method=sel_method, exactly=exactly).items()
     if where is not None:
         from icechunk_format.tables.selection.where.split import plan_where
         from icechunk_format.tables.selection.where.unlabelled import selected as selected_by
@@ -102,9 +100,3 @@ def select(
     for name, selection in found:
         selected[name] = selection.intersect(selected.get(name, DimSelection.whole(dims[name])))
     return Selection(dims=selected, residual=residual)
-
-
-def _labels(coordinate: Callable[[str], pa.Array | Positions], dim: str) -> pa.Array:
-    """Return the labels of a dimension, or all positions if it has no labels."""
-    found = coordinate(dim)
-    return found if isinstance(found, pa.Array) else found.of(DimSelection.whole(found.size))

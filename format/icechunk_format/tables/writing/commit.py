@@ -33,7 +33,6 @@ from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.tables.writing.commit_arrays import (
-    check_lengths,
     committed,
     create_array,
     find_destination,
@@ -148,7 +147,7 @@ def _committed(
         apply_planned(session, planned)
         if not session.has_changes:
             return WriteResult.skipped(options, planned.base.id, _NO_ROWS)
-        check_lengths(session)
+        session.check_lengths()
         try:
             message = options.message or _message(plan, rows)
             commit = session.commit(

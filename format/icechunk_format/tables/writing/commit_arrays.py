@@ -26,7 +26,11 @@ from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFou
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.group_lengths import arrays_of, new_disagreements
+from icechunk_format.repository.changes.group_lengths import (
+    arrays_of,
+    new_disagreements,
+    other_lengths,
+)
 from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
@@ -111,18 +115,12 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         session.add_manifests(path, found)
     if not session.has_changes:
         return WriteResult.skipped(options, base, "nothing changed")
-    check_lengths(session)
+    session.check_lengths()
     message = options.message or change.message
     commit = session.commit(
         message, metadata=txn_metadata(options), on_conflict=options.on_conflict
     )
     return committed(commit, message, manifests, receipts)
-
-
-def check_lengths(session: WriteSession) -> None:
-    """Raise InvalidInputError if arrays of a group would have different lengths."""
-    for found in session.length_conflicts():
-        raise _other_lengths(str(found.labels))
 
 
 def check_planned_lengths(
@@ -131,21 +129,13 @@ def check_planned_lengths(
     arrays: Iterable[ArrayTarget],
     deleted: Iterable[str] = (),
 ) -> None:
-    """Raise the error of ``check_lengths`` before the tasks of a commit run."""
+    """Raise the error of ``WriteSession.check_lengths`` before the tasks of a commit run."""
     before = {} if base is None else arrays_of(base, group)
     after = {**before, **{array.path: array.metadata for array in arrays}}
     for path in deleted:
         after.pop(path, None)
     for found in new_disagreements(after, [before]):
-        raise _other_lengths(str(found))
-
-
-def _other_lengths(problem: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"arrays of one group would have different lengths: {problem}; nothing was committed. "
-        "Write all of them with one length, choose another group, or delete the other arrays first",
-        found=problem,
-    )
+        raise other_lengths(str(found))
 
 
 def find_destination(

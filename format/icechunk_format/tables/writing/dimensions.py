@@ -23,6 +23,7 @@ from icechunk_format.display.plain_text import counted
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.where.condition import Residual
+from icechunk_format.tables.selection.where.unlabelled import selected
 from icechunk_format.tables.table.table import direction
 from icechunk_format.tables.table.variable import Variable
 from icechunk_format.tables.writing.columns.checks import bad_encoding
@@ -174,14 +175,17 @@ class DimensionIndices:
         if where is None:
             return None
         labels = {dim: self._labels(dim) for dim in self._prepared.dims}
-        kinds = {dim: values.type for dim, values in labels.items()}
+        kinds = {
+            dim: pa.int64() if isinstance(values, range) else values.type
+            for dim, values in labels.items()
+        }
         region: dict[str, DimSelection] = {}
         for dim, condition in self._conditions(where, kinds, time_zone).items():
             found, indexed = labels[dim], self.indexed[dim]
-            mask = condition.evaluate({dim: found}, len(found)).to_numpy(zero_copy_only=False)
-            inside = mask[indexed.indices]
+            chosen = selected(condition, dim, found)
+            inside = chosen.has(indexed.indices)
             if not inside.all():
-                first = found[int(indexed.indices[np.argmin(inside)])].as_py()
+                first = found[int(indexed.indices[np.argmin(inside)])]
                 raise InvalidInputError(
                     f"replaceWhere={where!r} leaves out {counted(int((~inside).sum()), 'label')} of"
                     f" {dim!r} with rows, such as {dim}={first}; filter the rows with df.where, or"
@@ -190,8 +194,10 @@ class DimensionIndices:
                     dim=dim,
                     label=str(first),
                 )
-            old = slice(indexed.old_size) if indexed.moved is None else indexed.moved
-            region[dim] = DimSelection.of_mask(mask[old])
+            if indexed.moved is None:
+                region[dim] = chosen.of_first(indexed.old_size)
+            else:
+                region[dim] = DimSelection.of_mask(chosen.has(indexed.moved))
         return region
 
     def _conditions(
@@ -211,11 +217,11 @@ class DimensionIndices:
             )
         return planned.dimension_conditions
 
-    def _labels(self, dim: str) -> pa.Array:
-        """Return all labels after the write, as they are read."""
+    def _labels(self, dim: str) -> pa.Array | range:
+        """Return all labels after the write, as they are read, or the range of positions."""
         target, indexed = self._prepared.targets.get(dim), self.indexed[dim]
         if target is None or indexed.labels is None:
-            return pa.array(np.arange(indexed.size))
+            return range(indexed.size)
         labels = target.encoder.decoder.decode(indexed.labels)
         given = self.values[dim].type
         if pa.types.is_timestamp(given) and given.tz and pa.types.is_timestamp(labels.type):

@@ -377,8 +377,7 @@ def _cut_splits(
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Cut the other dimensions at chunk edges, starting with the first dimension."""
     numbers = [
-        np.unique(axis.chunk_of(context.selection(dim).positions()))
-        for dim, axis in zip(context.others, axes, strict=True)
+        context.selection(dim).chunks(axis) for dim, axis in zip(context.others, axes, strict=True)
     ]
     steps = math.prod(context.selection(dim).count for dim in context.others)
     cells = context.y.size * context.x.size * steps

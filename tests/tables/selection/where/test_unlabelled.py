@@ -10,7 +10,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.where import unlabelled
 from icechunk_format.tables.selection.where.split import plan_where
-from icechunk_format.tables.selection.where.unlabelled import Positions, selected
+from icechunk_format.tables.selection.where.unlabelled import selected
 
 SIZE = 12
 NUMBERS = st.one_of(
@@ -47,7 +47,7 @@ def test_positions_are_selected_like_labels(sql):
     if condition is None:
         return
     expected = condition.positions("x", pa.array(range(SIZE), type=pa.int64()))
-    assert selected(condition, "x", Positions("x", SIZE)) == expected
+    assert selected(condition, "x", range(SIZE)) == expected
 
 
 @given(CONDITIONS)
@@ -58,7 +58,7 @@ def test_long_disjunctions_are_selected_like_labels(sql):
     expected = condition.positions("x", pa.array(range(SIZE), type=pa.int64()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unlabelled, "_MOST_LISTED", 1)
-        assert selected(condition, "x", Positions("x", SIZE)) == expected
+        assert selected(condition, "x", range(SIZE)) == expected
 
 
 def test_labels_are_compared_as_they_are():
@@ -67,5 +67,5 @@ def test_labels_are_compared_as_they_are():
 
 
 def test_too_many_positions_are_refused():
-    with raises(InvalidInputError, dim="x", found=2**40, allowed=unlabelled.MOST_POSITIONS):
-        selected(condition_of("x % 7 = 0"), "x", Positions("x", 2**40))
+    with raises(InvalidInputError, dim="x", found=2**40, allowed=unlabelled.MOST_COMPARED):
+        selected(condition_of("x % 7 = 0"), "x", range(2**40))

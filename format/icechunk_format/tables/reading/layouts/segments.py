@@ -293,6 +293,5 @@ def _along(axis: ChunkAxis, selection: DimSelection) -> tuple[NDArray[np.int64],
     if axis.count == 1:
         # A dimension that is not grouped by may be too long for a list of positions.
         return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    numbers = axis.chunk_of(selection.positions())
-    starts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-    return starts, numbers[starts]
+    numbers = selection.chunks(axis)
+    return selection.rank(axis.start_of(numbers)), numbers

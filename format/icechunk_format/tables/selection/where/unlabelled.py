@@ -6,15 +6,15 @@ conjunctions and disjunctions. Any other condition is evaluated on the positions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.selection.positions import DimSelection
+from icechunk_format.tables.selection.positions import MOST_COMPARED, DimSelection
 from icechunk_format.tables.selection.where.condition import (
     Call,
     ColumnRef,
@@ -26,8 +26,8 @@ from icechunk_format.tables.selection.where.condition import (
 )
 from icechunk_format.tables.selection.where.kernels import EvaluationError
 
-# Positions that are held in memory for a dimension without labels: 2 GiB.
-MOST_POSITIONS: Final = 1 << 28
+# Positions that are made at once.
+_PIECE: Final = 1 << 18
 # Positions of a disjunction that are listed; beyond, they are restricted to a span.
 _MOST_LISTED: Final = 1 << 20
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -37,50 +37,44 @@ _Found = tuple[DimSelection, bool]
 """Positions at which a condition may be TRUE, and whether it is TRUE at all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """The positions of a dimension without labels, which stand for its labels."""
-
-    dim: str
-    size: int
-
-    def of(self, selection: DimSelection) -> pa.Array:
-        """Return selected positions.
-
-        Raises
-        ------
-        InvalidInputError
-            They are too many to hold in memory.
-        """
-        if selection.count > MOST_POSITIONS:
-            raise InvalidInputError(
-                f"dimension {self.dim!r} has {self.size:,} elements and no labels, too many to "
-                f"compare; select with isel={self.dim}=<positions>",
-                dim=self.dim,
-                found=self.size,
-                allowed=MOST_POSITIONS,
-            )
-        return pa.array(selection.positions(), type=pa.int64())
-
-
-def selected(condition: Residual, dim: str, labels: pa.Array | Positions) -> DimSelection:
+def selected(condition: Residual, dim: str, labels: pa.Array | range) -> DimSelection:
     """Return the positions of a dimension at which a condition on it alone is TRUE.
+
+    A range stands for the positions of a dimension without labels.
 
     Raises
     ------
     InvalidInputError
         The condition cannot be computed for some position, or for so many.
     """
-    if not isinstance(labels, Positions):
+    if not isinstance(labels, range):
         return condition.positions(dim, labels)
-    found, is_exact = _found(condition.expression, labels.size)
+    found, is_exact = _found(condition.expression, len(labels))
     if is_exact:
         return found
-    positions = labels.of(found)
-    kept = condition.evaluate({dim: positions}, len(positions))
-    return DimSelection.of_indices(
-        labels.size, found.positions()[kept.to_numpy(zero_copy_only=False)]
-    )
+    if found.count > MOST_COMPARED:
+        raise InvalidInputError(
+            f"dimension {dim!r} has {len(labels):,} elements and no labels, too many to compare"
+            f" with a condition; select with isel={dim}=<positions>",
+            dim=dim,
+            found=len(labels),
+            allowed=MOST_COMPARED,
+        )
+    if found.indices is not None:
+        return DimSelection.of_indices(len(labels), _kept(condition, dim, found.indices))
+    before = DimSelection.empty(found.start)
+    after = DimSelection.empty(len(labels) - found.stop)
+    pieces = []
+    for first in range(found.start, found.stop, _PIECE):
+        piece = np.arange(first, min(first + _PIECE, found.stop), dtype=np.int64)
+        kept = _kept(condition, dim, piece)
+        pieces.append(DimSelection.of_indices(len(piece), kept - first))
+    return DimSelection.of_pieces([before, *pieces, after])
+
+
+def _kept(condition: Residual, dim: str, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    kept = condition.evaluate({dim: pa.array(positions)}, len(positions))
+    return positions[kept.to_numpy(zero_copy_only=False)]
 
 
 def _found(expression: Expression, size: int) -> _Found:

@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-1. A converted time must equal the time in the file to the microsecond (to the millisecond in
-   float64), otherwise it is refused.
+1. A converted time must be read back as the time in the file, with the rules of
+   ``cf.round_trip``, otherwise it is refused.
 2. Calendars are not mixed, except for ``standard`` and ``proleptic_gregorian``, which are equal
    after the reform of 1582.
 """
@@ -19,6 +19,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.tables.cf.attributes import numeric_missing
 from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, GREGORIAN_REFORM
 from icechunk_format.tables.cf.encode_times import stored_times
+from icechunk_format.tables.cf.round_trip import changed_times
 from icechunk_format.tables.cf.times import (
     MICROSECONDS_PER_DAY,
     NOT_A_TIME,
@@ -65,8 +66,8 @@ def converted_times(
     if not valid.all():
         found[~valid] = _absent(wanted, name)
     again, still_valid, _ = _microseconds(found, wanted, name)
-    is_near = np.abs(again - microseconds) <= (1000 if dtype == np.float64 else 0)
-    if (valid != still_valid).any() or not (is_near | ~valid).all():
+    changed = changed_times(microseconds, again, dtype) & valid
+    if (valid != still_valid).any() or changed.any():
         raise InvalidInputError(f"{refused}, which does not hold them")
     return found.reshape(values.shape)
 
