@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.parse import collect_options, parse_read_options
 from icechunk_format.workflows.mirroring import (
@@ -35,7 +35,7 @@ _AFTER_FAILURE: Final = (
 )
 
 
-@checked_arguments
+@checked_call("mirror")
 def mirror(
     spark: SparkSession,
     path: str,
