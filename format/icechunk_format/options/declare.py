@@ -35,8 +35,9 @@ Call = Literal[
     "rechunk",
     "map_blocks",
     "read_blocks",
+    "merge",
 ]
-"""A call that takes options: Spark's, a function of `icechunk_spark`, or of its maintenance."""
+"""A call that takes options: Spark's, a function or command, or all of maintenance."""
 
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 

@@ -24,7 +24,7 @@ _VALUES: Final = ("cells", "chunks", "summary")
 _EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
 _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
 _OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, "read_blocks")
-_FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", *WRITING)
+_FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", "merge", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = (
     *("read", "sample", "zonal", "mirrored"),
     *("rechunk", "map_blocks", "read_blocks"),
@@ -126,7 +126,7 @@ class ReadRequest:
     )
     layout: Layout = option(  # noqa: RUF009 - a field
         "layout",
-        calls=("read", "readStream", "mirror", "write", "writeStream"),
+        calls=("read", "readStream", "write", "writeStream"),
         default="cells",
         help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
