@@ -40,7 +40,7 @@ OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 
 #: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
-    {
+    [
         "owner",
         "location",
         "provider",
@@ -52,7 +52,7 @@ SPARK_OPTIONS: Final = frozenset(
         "paths",
         "checkpointlocation",
         "serialization.format",
-    }
+    ]
 )
 
 # When Spark creates a table, it repeats the options of CREATE TABLE under "option.".
@@ -60,7 +60,7 @@ _SPARK_PREFIXES: Final = ("option.",)
 
 # Names that need the prefix "storage.", for the advice to users who omit it.
 _STORAGE_WORDS: Final = frozenset(
-    {
+    [
         "key",
         "secret",
         "token",
@@ -79,7 +79,7 @@ _STORAGE_WORDS: Final = frozenset(
         "accountname",
         "accountkey",
         "skipsignature",
-    }
+    ]
 )
 
 # Options of other table formats and of earlier releases, with advice on what to use instead.
