@@ -57,7 +57,7 @@ def test_words_of_other_tools_lead_to_restore(word, tmp_path):
     for owner in (repository, icechunk_format, icechunk_spark):
         with pytest.raises(AttributeError, match=r"is restored by Repository\.restore$"):
             getattr(owner, word)
-    with pytest.raises(AttributeError, match="no attribute 'snapshotz'$") as caught:
+    with pytest.raises(AttributeError, match=r"no attribute 'snapshotz'$") as caught:
         repository.snapshotz()
     assert (caught.value.name, caught.value.obj) == ("snapshotz", repository)
     assert pickle.loads(pickle.dumps(repository.location)) == repository.location

@@ -40,19 +40,11 @@ OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 
 #: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
-    [
-        "owner",
-        "location",
-        "provider",
-        "comment",
-        "collation",
-        "external",
-        "ismanagedlocation",
-        "tabletype",
-        "paths",
-        "checkpointlocation",
+    {
+        *("owner", "location", "provider", "comment", "collation", "external"),
+        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation"),
         "serialization.format",
-    ]
+    }
 )
 
 # When Spark creates a table, it repeats the options of CREATE TABLE under "option.".
@@ -60,26 +52,12 @@ _SPARK_PREFIXES: Final = ("option.",)
 
 # Names that need the prefix "storage.", for the advice to users who omit it.
 _STORAGE_WORDS: Final = frozenset(
-    [
-        "key",
-        "secret",
-        "token",
-        "anon",
-        "region",
-        "endpoint",
-        "endpointurl",
-        "profile",
-        "accesskeyid",
-        "secretaccesskey",
-        "sessiontoken",
-        "awsaccesskeyid",
-        "awssecretaccesskey",
-        "awssessiontoken",
-        "awsregion",
-        "accountname",
-        "accountkey",
+    {
+        *("key", "secret", "token", "anon", "region", "endpoint", "endpointurl", "profile"),
+        *("accesskeyid", "secretaccesskey", "sessiontoken", "awsaccesskeyid"),
+        *("awssecretaccesskey", "awssessiontoken", "awsregion", "accountname", "accountkey"),
         "skipsignature",
-    ]
+    }
 )
 
 # Options of other table formats and of earlier releases, with advice on what to use instead.

@@ -267,8 +267,9 @@ def result_keys(result: Any) -> dict[str, Any]:
     names = [one.name for one in fields(result) if one.name not in _NO_KEYS]
     keys = {name: getattr(result, name) for name in names}
     commit = getattr(result, "commit", None)
-    is_skipped = commit is None or getattr(commit, "is_skipped", False)
-    snapshot_id = keys.get("snapshot_id", None if is_skipped else commit.snapshot_id)
+    if commit is not None and not getattr(commit, "is_skipped", False):
+        keys["snapshot_id"] = commit.snapshot_id
+    snapshot_id = keys.get("snapshot_id")
     return {**keys, "snapshot_id": None if snapshot_id is None else str(snapshot_id)}
 
 
