@@ -32,7 +32,6 @@ from icechunk_format.options.keywords import (
     option_strings,
     own_options,
     path_string,
-    with_option_help,
 )
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
@@ -45,7 +44,6 @@ from icechunk_spark.jobs.session_options import (
 )
 
 
-@with_option_help("read")
 @checked_call("read", "spark", "schema")
 def read(
     spark: SparkSession,

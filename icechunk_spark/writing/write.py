@@ -24,7 +24,6 @@ from icechunk_format.options.keywords import (
     given_options,
     option_strings,
     own_options,
-    with_option_help,
 )
 from icechunk_format.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.jobs.session_options import NotedWrite, catalog_refused, with_session_options
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from icechunk_format.tables.writing.result import WriteResult
 
 
-@with_option_help("write")
 @checked_call("write", "dry_run")
 def write(
     df: DataFrame,

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import shown
 from icechunk_format.options.declare import Call
-from icechunk_format.options.keywords import check_keywords, items_of, single
+from icechunk_format.options.keywords import check_keywords, items_of, single, with_option_help
 from icechunk_format.options.values import listed, parse_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -61,8 +61,8 @@ def checked_arguments(function: _Function) -> _Function:
 def checked_call(takes: Call, *names: str, **examples: str) -> Callable[[_Function], _Function]:
     """Return the decorator `checked_arguments` for a function whose ``**options`` are of a call.
 
-    Only the arguments `names` are checked by their types, by default all; those of other names are
-    options, too. `examples` are examples of arguments, for errors.
+    The docstring lists them in place of ``each_option``. Only the arguments `names` are checked by
+    their types, by default all; others are options, too. `examples` of arguments are for errors.
     """
     return lambda function: _checked(function, takes, names, examples)
 
@@ -72,6 +72,9 @@ def _checked(
 ) -> _Function:
     signature = inspect.signature(function)
     own = [one.name for one in signature.parameters.values() if one.kind not in _VARIABLE]
+
+    if takes is not None:
+        function.__doc__ = with_option_help(function.__doc__, takes)
 
     @functools.cache
     def kinds() -> dict[str, Any]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike, fspath
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest, shown
@@ -45,8 +45,6 @@ _SELECTING: Final = ("sel", "isel")
 
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
-
-_Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
@@ -262,15 +260,11 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
     return parse_read_options(given_options(path, options), call)
 
 
-def with_option_help(call: Call) -> Callable[[_Function], _Function]:
-    """Return a decorator that lists the options in the docstring, in place of ``each_option``."""
-
-    def describe(function: _Function) -> _Function:
-        if function.__doc__ is not None:  # as with python -OO
-            function.__doc__ = function.__doc__.replace(_LIST, _listed(call))
-        return function
-
-    return describe
+def with_option_help(text: str | None, call: Call) -> str | None:
+    """Return a docstring with the list of the options of a call, in place of ``each_option``."""
+    if text is None or _LIST not in text:  # None with python -OO
+        return text
+    return text.replace(_LIST, _listed(call))
 
 
 def _listed(call: Call) -> str:
