@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
+import icechunk_format
+import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import by_likeness, choose, nearest, shortened, unknown
+from icechunk_format.repository import Repository
 
 
 def test_of_many_names_the_nearest_come_first():
@@ -44,3 +49,15 @@ def test_a_choice_is_one_of_the_allowed_values():
         "found": "rows",
         "allowed": ("cells", "refs"),
     }
+
+
+@pytest.mark.parametrize("word", ["revert", "rollback", "undo"])
+def test_words_of_other_tools_lead_to_restore(word, tmp_path):
+    repository = Repository.create(str(tmp_path / "r"))
+    for owner in (repository, icechunk_format, icechunk_spark):
+        with pytest.raises(AttributeError, match=r"is restored by Repository\.restore$"):
+            getattr(owner, word)
+    with pytest.raises(AttributeError, match=r"no attribute 'snapshotz'$") as caught:
+        repository.snapshotz()
+    assert (caught.value.name, caught.value.obj) == ("snapshotz", repository)
+    assert pickle.loads(pickle.dumps(repository.location)) == repository.location

@@ -99,6 +99,22 @@ def shortened(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + more
 
 
+def missing_attribute(owner: object, name: str) -> AttributeError:
+    """Return the error of an attribute that does not exist.
+
+    Words of other tools lead to `restore`; for other names, Python suggests the nearest one.
+    """
+    message = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    if hint := _restoring(name):
+        return AttributeError(message + hint)
+    return AttributeError(message, name=name, obj=owner)
+
+
+def _restoring(name: str) -> str:
+    is_meant = name in ("revert", "rollback", "undo")
+    return ": an earlier snapshot is restored by Repository.restore" if is_meant else ""
+
+
 def loaded_on_use(
     package: str, modules: Mapping[str, Sequence[str]], *more: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -111,7 +127,7 @@ def loaded_on_use(
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{_restoring(name)}")
         home = import_module(homes[name], package)
         return home if homes[name] == f".{name}" else getattr(home, name)
 

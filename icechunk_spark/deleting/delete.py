@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import SparkSession
 
-from icechunk_format.options.arguments import checked_arguments
-from icechunk_format.options.keywords import given_names
+from icechunk_format.options.arguments import checked_call
+from icechunk_format.options.keywords import own_options
 from icechunk_spark.jobs.session import session_time_zone
-from icechunk_spark.jobs.session_options import workflow_read
+from icechunk_spark.jobs.session_options import session_change
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.deleting import DeleteResult
 
 
-@checked_arguments
+@checked_call("delete")
 def delete(
     spark: SparkSession,
     path: str,
@@ -92,41 +91,17 @@ def delete(
     ...     spark, "s3://bucket/weather", where="date(time) = '2024-07-04'", dry_run=True
     ... )
     """
-    request = workflow_read(spark, "delete", path, options, group=group, branch=branch)
+    read, commit = session_change(spark, path, own_options("delete", locals()), "delete")
     # Heavy (Arrow, NumPy, the dataset layer).
     from icechunk_format.options.location import location_of
-    from icechunk_format.options.write import WriteOptions
-    from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.task_rows import on_executors
     from icechunk_spark.jobs.totals import in_commit, totalled
 
     work = DeleteRequest(
-        read=replace(
-            request,
-            where=where,
-            sel=sel,
-            isel=isel,
-            sel_method=sel_method or "exact",
-            variables=given_names("variables", variables),
-        ),
-        time_zone=session_time_zone(spark),
-        options=checked_commit(
-            WriteOptions(
-                mode="append",
-                branch=request.branch or "main",
-                group=request.group,
-                create_branch=create_branch,
-                message=message,
-                metadata=metadata,
-                on_conflict=on_conflict,
-                txn_app_id=txn_app_id,
-                txn_version=txn_version,
-            )
-        ),
-        dry_run=dry_run,
+        read=read, time_zone=session_time_zone(spark), options=commit, dry_run=dry_run
     )
-    with totalled() as totals, raised_in_jobs(f"deleting from {location_of(request)}"):
+    with totalled() as totals, raised_in_jobs(f"deleting from {location_of(read)}"):
         done = delete_selected(work, partial(on_executors, spark))
     return in_commit(done, totals)

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.declare import Call, fold_name
-from icechunk_format.options.keywords import option_strings, parse_arguments
+from icechunk_format.options.keywords import given_options, option_strings, parse_arguments
 from icechunk_format.options.location import location_of
 from icechunk_format.options.parse import OPTIONS
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_boolean
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.options.write_request import parse_change
 from icechunk_format.storage.location import Location
 
 if TYPE_CHECKING:
@@ -125,22 +127,12 @@ def session_location(
     return location_of(session_read(spark, path, options, "maintenance"))
 
 
-def workflow_read(
-    spark: SparkSession, function: str, path: str, options: Mapping[str, Any], **chosen: Any
-) -> ReadRequest:
-    """Parse the read options of a function, with the defaults of the session.
-
-    InvalidInputError is raised for an invalid option, and for an option other than `storage_*` and
-    `virtual_*` in `options`.
-    """
-    for name in options:
-        if not fold_name(name).startswith(("storage", "virtual")):
-            raise InvalidInputError(
-                f"{function} has no option {name!r}; besides its keywords, it takes storage_* and"
-                " virtual_*",
-                option=name,
-            )
-    return session_read(spark, path, {**options, **chosen}, "sample")
+def session_change(
+    spark: SparkSession, path: str, options: Mapping[str, Any], call: Call
+) -> tuple[ReadRequest, WriteOptions]:
+    """Parse the options of a function that reads and commits, with the defaults of the session."""
+    given = with_session_options(spark, options, path, call)
+    return parse_change(given_options(path, given), call)
 
 
 def workflow_target(

@@ -42,7 +42,7 @@ from icechunk_format.maintenance.garbage import parts as collect_parts
 from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.storage.location import Location
@@ -75,7 +75,7 @@ _SNAPSHOTS_PER_TASK: Final = 16
 _WAVES: Final = 4
 
 
-@checked_arguments
+@checked_call("maintenance")
 def collect_garbage(
     spark: SparkSession,
     path: str,

@@ -40,7 +40,7 @@ from icechunk_format.maintenance.copying.objects import (
 from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.maintenance.garbage.parts import part_count
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import session_location
@@ -66,7 +66,7 @@ _CHUNKS_PER_PART: Final = 2_000_000
 _WAVES: Final = 4
 
 
-@checked_arguments
+@checked_call("maintenance")
 def copy(
     spark: SparkSession,
     source: str,

@@ -7,13 +7,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icechunk_format.maintenance import ExpireResult
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff
 from icechunk_spark.jobs.session_options import session_location
 
 
-@checked_arguments
+@checked_call("maintenance")
 def expire_snapshots(
     spark: SparkSession,
     path: str,

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.boxes import run_rewrite
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
@@ -31,7 +31,7 @@ _LEAST_REFS_PER_TASK: Final = 50_000
 _WAVES: Final = 2
 
 
-@checked_arguments
+@checked_call("maintenance")
 def rewrite_manifests(
     spark: SparkSession,
     path: str,

@@ -34,7 +34,7 @@ from icechunk_format.maintenance.verifying.findings import (
     Report,
 )
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.location import location_of
 from icechunk_format.storage.measures import measured
 from icechunk_spark.jobs.errors import raised_in_jobs
@@ -55,7 +55,7 @@ _JOINED: Final = pa.schema([*parts.WORK_SCHEMA, *parts.LISTING_SCHEMA])
 _AFTER_FAILURE: Final = "Nothing was changed; verify again"
 
 
-@checked_arguments
+@checked_call("verify")
 def verify(
     spark: SparkSession,
     path: str,

@@ -15,10 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.names import choose
-from icechunk_format.options.arguments import checked_arguments
-from icechunk_format.options.keywords import given_names
-from icechunk_spark.jobs.session_options import workflow_read, workflow_target
+from icechunk_format.options.arguments import checked_call
+from icechunk_format.options.keywords import own_options
+from icechunk_spark.jobs.session_options import (
+    session_change,
+    session_read,
+    workflow_target,
+)
 from icechunk_spark.queries.read import columns_of
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 Sizes = Mapping[str, int]
 
 
-@checked_arguments
+@checked_call("map_blocks")
 def map_blocks(
     spark: SparkSession,
     path: str,
@@ -157,16 +160,12 @@ def map_blocks(
     ...     spark, "s3://bucket/era5", anomaly, to="s3://bucket/anomaly", blocks={"time": -1}
     ... )
     """
-    choose("on_error", on_error, ("fail", "skip"))
-    choose("mode", mode, ("errorifexists", "overwrite"))
     if function_version is not None and not follow:
         raise InvalidInputError(
             "function_version requires follow=True: set both or neither", option="function_version"
         )
-    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
-    request = workflow_read(spark, "map_blocks", path, options, group=group, **version)
-    from icechunk_format.options.write import WriteOptions
-    from icechunk_format.options.write_request import checked_commit
+    given = own_options("map_blocks", locals())
+    read, commit = session_change(spark, path, given, "map_blocks")
     from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.session import cores_of
@@ -182,21 +181,9 @@ def map_blocks(
     with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}"):
         done = map_over_blocks(
             MapRequest(
-                source=_blocks(request, blocks, overlap, variables, periodic, sel, isel),
+                source=_blocks(read, blocks, overlap, periodic),
                 target=target,
-                options=checked_commit(
-                    WriteOptions(
-                        mode=mode,
-                        branch=to_branch,
-                        group=to_group,
-                        create_branch=create_branch,
-                        message=message,
-                        metadata=metadata,
-                        on_conflict=on_conflict,
-                        txn_app_id=txn_app_id,
-                        txn_version=txn_version,
-                    )
-                ),
+                options=replace(commit, mode=mode, branch=to_branch, group=to_group),
                 chunks=chunks or {},
                 encoding=encoding or {},
                 skips_errors=on_error == "skip",
@@ -211,7 +198,7 @@ def map_blocks(
     return in_commit(done, totals)
 
 
-@checked_arguments
+@checked_call("read_blocks")
 def read_blocks(
     spark: SparkSession,
     path: str,
@@ -274,15 +261,14 @@ def read_blocks(
     ...     spark, "s3://bucket/era5", mean, "block bigint, mean double", blocks={"time": 24}
     ... )
     """
-    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
-    request = workflow_read(spark, "read_blocks", path, options, group=group, **version)
+    read = session_read(spark, path, own_options("read_blocks", locals()), "read_blocks")
     from icechunk_spark.jobs.errors import errors_on_one_line
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
 
     struct = columns_of(schema)
     columns = arrow_target(struct)
-    grid = _blocks(request, blocks, overlap, variables, periodic, sel, isel).grid()
+    grid = _blocks(read, blocks, overlap, periodic).grid()
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -296,21 +282,11 @@ def read_blocks(
 
 
 def _blocks(
-    request: ReadRequest,
-    blocks: Sizes | None,
-    overlap: Sizes | None,
-    variables: Sequence[str] | None,
-    periodic: Sequence[str],
-    sel: str | Mapping[str, Any] | None,
-    isel: str | Mapping[str, Any] | None,
+    read: ReadRequest, blocks: Sizes | None, overlap: Sizes | None, periodic: Sequence[str]
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
-    chosen = given_names("variables", variables)
-    read = replace(request, variables=chosen, sel=sel, isel=isel)
-    return BlocksRequest(
-        read=read, blocks=blocks, overlap=overlap, periodic=given_names("periodic", periodic) or ()
-    )
+    return BlocksRequest(read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic))
 
 
 def _dataset_function(

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import given_options
 from icechunk_format.options.parse import collect_options, parse_read_options
 from icechunk_format.workflows.mirroring import (
@@ -35,7 +34,7 @@ _AFTER_FAILURE: Final = (
 )
 
 
-@checked_arguments
+@checked_call("mirror")
 def mirror(
     spark: SparkSession,
     path: str,
@@ -119,10 +118,6 @@ def mirror(
     """
     strings = given_options(path, with_session_options(spark, options, path, "mirror"))
     parsed = parse_read_options(strings, "mirror")
-    if parsed.layout != "cells":
-        raise InvalidInputError(
-            f"layout={parsed.layout} cannot be copied: a copy consists of cells", option="layout"
-        )
     given = collect_options(strings, "mirror")
     with errors_on_one_line():
         request = MirrorRequest(

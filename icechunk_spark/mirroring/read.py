@@ -20,7 +20,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import collect_options
@@ -50,7 +50,7 @@ _WAVES: Final = 8
 _HADOOP_SCHEMES: Final = {"s3": "s3a"}
 
 
-@checked_arguments
+@checked_call("mirrored")
 def mirrored(
     spark: SparkSession,
     target: str,
@@ -124,7 +124,7 @@ def mirrored(
     )
 
 
-@checked_arguments
+@checked_call("mirrored")
 def freshness(
     target: str,
     *,

@@ -24,14 +24,14 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import shown
-from icechunk_format.options.arguments import checked_alone
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import (
     Names,
     Selection,
     Sizes,
     option_strings,
+    own_options,
     path_string,
-    with_option_help,
 )
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
@@ -44,8 +44,7 @@ from icechunk_spark.jobs.session_options import (
 )
 
 
-@with_option_help("read")
-@checked_alone("spark", "schema")
+@checked_call("read", "spark", "schema")
 def read(
     spark: SparkSession,
     path: str,
@@ -123,38 +122,7 @@ def read(
     ...     spark, "s3://bucket/weather", tag="v1", sel={"latitude": slice(35, 45)}
     ... )
     """
-    given = {
-        "branch": branch,
-        "tag": tag,
-        "snapshot": snapshot,
-        "as_of": as_of,
-        "storage_client": storage_client,
-        "virtual_authorize": virtual_authorize,
-        "layout": layout,
-        "group": group,
-        "variables": variables,
-        "coords": coords,
-        "decode_cf": decode_cf,
-        "missing_chunks": missing_chunks,
-        "timestamp_type": timestamp_type,
-        "decoded": decoded,
-        "block": block,
-        "where": where,
-        "sel": sel,
-        "sel_method": sel_method,
-        "isel": isel,
-        "rows_per_partition": rows_per_partition,
-        "read_ahead_bytes": read_ahead_bytes,
-        "table": table,
-        "from_": from_,
-        "to": to,
-        "changes_since": changes_since,
-        "changes_by": changes_by,
-        "change_columns": change_columns,
-        "on_history_change": on_history_change,
-        **options,
-    }
-    parsed = session_read(spark, path, given)
+    parsed = session_read(spark, path, own_options("read", locals()))
     return _mapped(spark, parsed, None if schema is None else columns_of(schema))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.location import location_of
 from icechunk_format.workflows.estimate import Estimate, estimate_read
 from icechunk_format.workflows.running import in_process
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _WAVES = 4
 
 
-@checked_arguments
+@checked_call("read")
 def estimate(
     spark: SparkSession | None, path: str, *, exact: bool = True, **options: Any
 ) -> Estimate:

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from icechunk_format.options.arguments import checked_arguments
-from icechunk_format.options.keywords import given_names
+from icechunk_format.options.arguments import checked_call
+from icechunk_format.options.keywords import own_options
 from icechunk_format.options.values import parse_byte_size
-from icechunk_spark.jobs.session_options import workflow_read, workflow_target
+from icechunk_spark.jobs.session_options import session_change, workflow_target
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ _BATCH_BYTES = 8 * 2**20
 _BATCH_PIECES = 10_000
 
 
-@checked_arguments
+@checked_call("rechunk")
 def rechunk(
     spark: SparkSession,
     path: str,
@@ -142,33 +142,22 @@ def rechunk(
     ...     spark, "s3://bucket/era5", chunks={"time": -1, "latitude": 20, "longitude": 20}
     ... )
     """
-    version = {"branch": branch, "tag": tag, "snapshot": snapshot, "as_of": as_of}
-    request = workflow_read(spark, "rechunk", path, options, group=group, **version)
+    given = own_options("rechunk", locals())
+    read, commit = session_change(spark, path, given, "rechunk")
     from icechunk_format.options.location import location_of
-    from icechunk_format.options.write import WriteOptions
-    from icechunk_format.options.write_request import checked_commit
     from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
     from icechunk_spark.jobs.errors import raised_in_jobs
     from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.totals import in_commit, totalled
 
-    location = location_of(request)
-    target = location if to is None else workflow_target(spark, to, to_options, options)
+    target = location_of(read) if to is None else workflow_target(spark, to, to_options, options)
     work = RechunkRequest(
-        read=replace(request, variables=given_names("variables", variables), sel=sel, isel=isel),
+        read=read,
         target=target,
-        options=checked_commit(
-            WriteOptions(
-                mode="append",
-                branch=to_branch or (request.branch if to is None else None) or "main",
-                group=to_group if to_group is not None else request.group,
-                create_branch=create_branch,
-                message=message,
-                metadata=metadata,
-                on_conflict=on_conflict,
-                txn_app_id=txn_app_id,
-                txn_version=txn_version,
-            )
+        options=replace(
+            commit,
+            branch=to_branch or (read.branch if to is None else None) or "main",
+            group=to_group if to_group is not None else read.group,
         ),
         chunks=chunks,
         shards=shards,

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DateType, LongType, StructField, StructType, TimestampType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_arguments_like
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_format.tables import Dataset
@@ -55,7 +55,8 @@ _NO_HASH: Final = ("variant", "geometry", "geography")
 _SHARES: Final = 4
 
 
-@checked_arguments_like(
+@checked_call(
+    "sample",
     on="{'latitude': 'lat', 'longitude': 'lon'}",
     tolerance="{'time': '1 hour', 'latitude': 0.2}",
     circular="{'longitude': 360}",

@@ -28,7 +28,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.location import location_of
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import described
@@ -46,7 +46,7 @@ _MOST_PARTITIONS: Final = 10_000
 _MOST_BYTES: Final = 1 << 30
 
 
-@checked_arguments
+@checked_call("read")
 def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     """Create or replace a temporary view that reads its branch at each query.
 

@@ -17,9 +17,8 @@ from typing import Any, Final, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose
-from icechunk_format.options.arguments import checked_arguments
-from icechunk_format.options.keywords import given_names, given_options, path_string
+from icechunk_format.options.arguments import checked_call
+from icechunk_format.options.keywords import given_options, path_string
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_spark.jobs.session_options import with_session_options
@@ -28,7 +27,7 @@ from icechunk_spark.schema import quoted
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 
 
-@checked_arguments
+@checked_call("virtualize")
 def virtualize(
     spark: SparkSession,
     files: str | Iterable[str] | DataFrame,
@@ -131,7 +130,6 @@ def virtualize(
         given_options(path, with_session_options(spark, options, path, "virtualize")), "virtualize"
     )
     request = replace(request, layout="refs")
-    choose("copy", copy, (False, True, "mismatching"))
     if (chunks or encoding) and not copy:
         raise InvalidInputError(
             "chunks and encoding apply only to copied files, since references keep those of the"
@@ -159,7 +157,7 @@ def virtualize(
         options=request,
         dims=dims,
         template=None if template is None else parse_template(template),
-        loadable=given_names("loadable", loadable),
+        loadable=None if loadable is None else tuple(loadable),
         parser=parser,
         on_mismatch=on_mismatch,
         containers=containers,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_alone
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import (
     Names,
     Sizes,
     given_options,
     option_strings,
-    with_option_help,
+    own_options,
 )
 from icechunk_format.options.write_request import parse_mode, parse_write_options
 from icechunk_spark.jobs.session_options import NotedWrite, catalog_refused, with_session_options
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from icechunk_format.tables.writing.result import WriteResult
 
 
-@with_option_help("write")
-@checked_alone("dry_run")
+@checked_call("write", "dry_run")
 def write(
     df: DataFrame,
     path: str,
@@ -112,34 +111,7 @@ def write(
     ...     df, "s3://bucket/weather", mode="append", message="Add 2 July", branch="audit"
     ... )
     """
-    given = {
-        "branch": branch,
-        "storage_client": storage_client,
-        "virtual_authorize": virtual_authorize,
-        "layout": layout,
-        "group": group,
-        "decoded": decoded,
-        "dims": dims,
-        "chunks": chunks,
-        "shards": shards,
-        "order": order,
-        "encoding": encoding,
-        "create_branch": create_branch,
-        "message": message,
-        "metadata": metadata,
-        "on_conflict": on_conflict,
-        "resolve": resolve,
-        "merge_schema": merge_schema,
-        "replace_where": replace_where,
-        "min_density": min_density,
-        "txn_app_id": txn_app_id,
-        "txn_version": txn_version,
-        "spec_version": spec_version,
-        "distribution": distribution,
-        "compute_once": compute_once,
-        **options,
-    }
-    given = with_session_options(_session_of(df), given, path, "write")
+    given = with_session_options(_session_of(df), own_options("write", locals()), path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
     # Heavy (Arrow, NumPy, the dataset layer): see rule 3.

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.arguments import checked_arguments
+from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
 from icechunk_spark.jobs.errors import errors_on_one_line
@@ -45,7 +45,7 @@ _SUMMING_TASKS_OF_A_CORE: Final = 4
 _CELLS_OF_A_PARTITION: Final = 256 << 20
 
 
-@checked_arguments
+@checked_call("zonal")
 def zonal(
     zones: Any,
     path: str,

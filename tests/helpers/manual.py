@@ -9,9 +9,10 @@ import os
 import re
 import textwrap
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from icechunk_format.options import OPTIONS
+from icechunk_format.options.declare import Call
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.tables.selection.where.syntax import FUNCTION_NAMES
 
@@ -31,6 +32,17 @@ def option_table(use: str) -> str:
             default = option.default_text or "–"
             meaning = (use == "write" and option.write_help) or option.help
             lines.append(f"| {names} | {option.type_text} | {default} | {meaning} |")
+    return "\n".join(lines)
+
+
+def function_table() -> str:
+    """Return the options of each function, one line for each."""
+    lines = ["| function | options |", "|---|---|"]
+    for call in get_args(Call):
+        if call not in ("read", "readStream", "write", "writeStream", "merge"):
+            names = [f"`{one.name}`" for one in OPTIONS if call in one.calls and one.name != "path"]
+            name = "other functions of `maintenance`" if call == "maintenance" else f"`{call}`"
+            lines.append(f"| {name} | {', '.join(names)} |")
     return "\n".join(lines)
 
 
@@ -69,6 +81,7 @@ TABLES: Final = (
     ("options.md", "options", lambda: option_table("read")),
     ("options.md", "functions", functions),
     ("options.md", "write options", lambda: option_table("write")),
+    ("options.md", "options of functions", function_table),
     ("tables.md", "tables", metadata_tables),
 )
 

@@ -449,6 +449,11 @@ def test_options_of_changes_need_the_snapshot_since_which_rows_changed():
         ("writeStream", "txnVersion", "1"),
         ("virtualize", "chunks", "time=1"),
         ("virtualize", "layout", "cells"),
+        ("delete", "tag", "v1"),
+        ("delete", "specVersion", "1"),
+        ("rechunk", "where", "x > 1"),
+        ("map_blocks", "layout", "chunks"),
+        ("read_blocks", "message", "m"),
     ],
 )
 def test_a_call_takes_the_options_that_are_declared_for_it(call, name, value):

@@ -23,6 +23,8 @@ from icechunk_format.command_line.exit_codes import exit_codes_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from icechunk_format.options.declare import Call as OptionCall
+
 _EPILOG: Final = f"""\b
 Exit codes:
 {exit_codes_text()}
@@ -113,7 +115,7 @@ class _Command(TyperCommand):
     """A command whose help ends with the keys of its document."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Add the keys, whose descriptions only the help imports."""
+        """Add the keys of the document and their meanings."""
         from icechunk_format.command_line.views.documents import keys_text
 
         # The control character (backspace) prevents the parser from rewrapping the lines.
@@ -126,6 +128,19 @@ _ARGUMENTS: Final = {
     "import-draft": transfer_commands.DraftArgument,
     "freshness": transfer_commands.TableArgument,  # the table records its repository
 }
+_OF_CELLS: Final = ("group", "variables", "where", "sel", "sel_method", "isel")
+# The calls whose options commands take, and the keywords of these options, by default all.
+_TAKES: Final[dict[str, tuple[OptionCall, tuple[str, ...] | None]]] = {
+    "head": ("read", _OF_CELLS),
+    "explain": ("read", (*_OF_CELLS, "layout")),
+    "merge": ("merge", None),
+    "cherry-pick": ("merge", None),
+    "delete": ("delete", None),
+    "verify": ("verify", None),
+    "rechunk": ("rechunk", None),
+    "virtualize": ("virtualize", None),
+    "mirror": ("mirror", None),
+}
 _APPS: Final = {
     "": app,
     "branch": _sub_app("branch", "List, create, move and delete branches."),
@@ -135,9 +150,6 @@ _APPS: Final = {
 }
 for _words, _command in COMMANDS.items():
     _group, _, _name = _words.rpartition(" ")
-    _run = on_repository(
-        _command,
-        _ARGUMENTS.get(_words, RepositoryArgument),
-        "read" if _words == "explain" else "verify",
-    )
+    _takes, _keywords = _TAKES.get(_words, ("maintenance", None))
+    _run = on_repository(_command, _ARGUMENTS.get(_words, RepositoryArgument), _takes, _keywords)
     _APPS[_group].command(_name, cls=_Command)(_run)

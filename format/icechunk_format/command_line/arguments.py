@@ -2,12 +2,14 @@
 
 Rules of this file
 ------------------
-1. Options have the same names as in Spark.
+1. Options have the same names as in Spark. Those of a call, such as ``rechunk``, are parameters of
+   its command, by their declaration.
 2. Values of options never appear in messages: they may be credentials.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from dataclasses import dataclass
@@ -18,14 +20,16 @@ import typer
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import shown
+from icechunk_format.options.declare import WRITING
+from icechunk_format.options.keywords import keyword_options, parse_arguments
+from icechunk_format.options.values import parse_boolean
 from icechunk_format.storage.options import SECRET_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from icechunk_format.encoding.ids import SnapshotId
     from icechunk_format.options.declare import Call as OptionCall
-    from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import RepositoryReader
     from icechunk_format.storage.location import Location
 
@@ -51,9 +55,6 @@ BranchOption = Annotated[
 TagOption = Annotated[str | None, typer.Option("--tag", "-t", metavar="NAME", help="Tag.")]
 GroupOption = Annotated[
     str | None, typer.Option("--group", "-g", metavar="PATH", help="Group: /model.")
-]
-VariablesOption = Annotated[
-    str | None, typer.Option("--variables", metavar="NAMES", help="Variables: t2m,wind.")
 ]
 OlderThanOption = Annotated[
     str,
@@ -97,47 +98,56 @@ class SnapshotChoice:
         return repository.resolve(branch=self.branch, tag=self.tag, snapshot=snapshot, as_of=as_of)
 
 
-SelOption = Annotated[
-    str | None, typer.Option(metavar="LABELS", help="Labels: 'time=2024-07; latitude=35:45'.")
-]
-IselOption = Annotated[
-    str | None, typer.Option(metavar="POSITIONS", help="Positions: 'time=0:24'.")
-]
-
-
-@dataclass(frozen=True)
-class CellChoice:
-    """The options that select cells; their names are those of read options."""
-
-    group: GroupOption = None
-    variables: VariablesOption = None
-    where: Annotated[
-        str | None, typer.Option(metavar="SQL", help="A condition: \"time >= '2024-07-01'\".")
-    ] = None
-    sel: SelOption = None
-    isel: IselOption = None
-
-    def given(self) -> dict[str, str]:
-        """Return the options that are given."""
-        return {name: text for name, text in vars(self).items() if text is not None}
-
-
 _SHORT_ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{4,19}", re.ASCII)
 _SHORTEST_SECRET: Final = 4
 
 
-def parse_options(
-    repository: str,
-    given: Sequence[str] | None,
-    others: Mapping[str, str] | None = None,
-    *,
-    takes: OptionCall = "verify",
-) -> ReadRequest:
-    """Parse the ``--option`` arguments of a repository, overridden by other options."""
-    from icechunk_format.options.keywords import parse_arguments
+# Options of a call that commands take only in --option.
+_IN_OPTION: Final = ("storage_client", "virtual_authorize", "spec_version")
+_SHORT: Final = {"branch": "-b", "group": "-g", "message": "-m", "snapshot": "-s", "tag": "-t"}
+
+
+def declared_parameters(
+    takes: OptionCall, own: Sequence[str], names: Sequence[str] | None = None
+) -> list[inspect.Parameter]:
+    """Return the options of a call as parameters of a command that does not have them as its own.
+
+    `names` are the keywords of these options, by default all.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = []
+    for option in keyword_options(takes):
+        name = option.keyword
+        is_left = name in _IN_OPTION if names is None else name not in names
+        if is_left or name in own:
+            continue
+        about = option.write_help if takes in WRITING and option.write_help else option.help
+        default = f"; default: {option.default_text}" if option.default_text else ""
+        text = f"{about.partition('. ')[0].removesuffix('.')} ({option.type_text}{default})."
+        flag = f"--{name.replace('_', '-')}"
+        short = [_SHORT[name]] if name in _SHORT else []
+        help_text = text.replace("`", "'")
+        annotation: Any = (
+            Annotated[bool | None, typer.Option(f"{flag}/--no{flag[1:]}", help=help_text)]
+            if option.parse is parse_boolean
+            else Annotated[str | None, typer.Option(flag, *short, metavar="VALUE", help=help_text)]
+        )
+        found.append(inspect.Parameter(name, kind, annotation=annotation, default=None))
+    return found
+
+
+def option_texts(
+    given: Sequence[str] | None, takes: OptionCall, command: str = ""
+) -> dict[str, str]:
+    """Return the ``--option`` arguments of a command, which takes the options of a call."""
+    from icechunk_format.options.parse import meaningless, option_named
 
     pairs = _pairs(given, "--option", "storage.region")
-    return parse_arguments(repository, pairs | dict(others or {}), takes)
+    for name in pairs:
+        found = option_named(name)
+        if found is not None and takes not in found[0].calls:
+            raise meaningless(found[0], takes, command)
+    return pairs
 
 
 def parse_table_options(given: Sequence[str] | None) -> dict[str, str]:
@@ -163,7 +173,8 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
     """Return the location of a repository with its storage options."""
     from icechunk_format.options.location import location_of
 
-    return location_of(parse_options(repository, given))
+    texts = option_texts(given, "maintenance", "a repository")
+    return location_of(parse_arguments(repository, texts, "maintenance"))
 
 
 def json_or_word(text: str) -> Any:

@@ -16,14 +16,15 @@ from icechunk_format.command_line.arguments import (
     JsonOption,
     OptionOption,
     RepositoryArgument,
-    parse_options,
+    declared_parameters,
+    option_texts,
 )
+from icechunk_format.options.keywords import given_options, option_strings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from icechunk_format import Repository
-    from icechunk_format.command_line.arguments import CellChoice
     from icechunk_format.options.declare import Call as OptionCall
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.storage.location import Location
@@ -35,18 +36,25 @@ class Call:
     """A run of a command: repository, options and screen."""
 
     def __init__(
-        self,
-        repository: str,
-        option: list[str] | None,
-        *,
-        as_json: bool,
-        takes: OptionCall = "verify",
+        self, repository: str, texts: Mapping[str, Any], *, as_json: bool, takes: OptionCall
     ) -> None:
         from icechunk_format.command_line.views.screen import Screen
 
         self.screen = Screen(as_json=as_json)
-        self._given = repository, option
-        self.options = parse_options(repository, option, takes=takes)
+        self.texts = texts
+        """The options of ``--option`` and of the parameters that are declared for the call."""
+        self._repository, self._takes = repository, takes
+
+    def given(self, **others: str | None) -> dict[str, Any]:
+        """Return the path and the options as strings, with those that the command adds."""
+        return given_options(self._repository, {**self.texts, **others})
+
+    @functools.cached_property
+    def options(self) -> ReadRequest:
+        """The options of reading, and of the location of the repository."""
+        from icechunk_format.options.parse import parse_read_options
+
+        return parse_read_options(self.given(), self._takes)
 
     @functools.cached_property
     def location(self) -> Location:
@@ -54,11 +62,6 @@ class Call:
         from icechunk_format.options.location import location_of
 
         return location_of(self.options)
-
-    def reading(self, cells: CellChoice, **others: str | None) -> ReadRequest:
-        """Return the options of a read: those of ``--option``, overridden by those of a command."""
-        given = cells.given() | {name: text for name, text in others.items() if text is not None}
-        return parse_options(*self._given, given, takes="read")
 
     @functools.cached_property
     def repository(self) -> Repository:
@@ -112,28 +115,37 @@ class Call:
 
 
 def on_repository(
-    command: Callable[..., None], argument: Any = RepositoryArgument, takes: OptionCall = "verify"
+    command: Callable[..., None],
+    argument: Any = RepositoryArgument,
+    takes: OptionCall = "maintenance",
+    names: Sequence[str] | None = None,
 ) -> Callable[..., None]:
     """Add a repository, ``--option`` and ``--json`` to the arguments of a command.
 
     A parameter whose type is a dataclass becomes an option for each of its fields. ``takes`` is the
-    call whose options ``--option`` may name.
+    call whose options the command takes, as parameters (all or those of `names`) and in
+    ``--option``.
     """
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
     choices: dict[str, Any] = {
         one.name: one.annotation for one in own if is_dataclass(one.annotation)
     }
+    fixed = list(chain.from_iterable(map(_options_of, own)))
+    declared = declared_parameters(takes, [one.name for one in fixed], names)
 
     @functools.wraps(command)
     def run(repository: str, option: list[str] | None, as_json: bool, **given: Any) -> None:
         for name, choice in choices.items():
             given[name] = choice(**{one.name: given.pop(one.name) for one in fields(choice)})
-        command(Call(repository, option, as_json=as_json, takes=takes), **given)
+        texts = option_texts(option, takes, command.__name__.replace("_", "-"))
+        texts |= option_strings({one.name: given.pop(one.name) for one in declared})
+        command(Call(repository, texts, as_json=as_json, takes=takes), **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [
         inspect.Parameter("repository", kind, annotation=argument),
-        *chain.from_iterable(map(_options_of, own)),
+        *fixed,
+        *declared,
         inspect.Parameter("option", kind, annotation=OptionOption, default=None),
         inspect.Parameter("as_json", kind, annotation=JsonOption, default=False),
     ]

@@ -5,7 +5,9 @@ decorator `checked_arguments` checks each call against it, before the function d
 
 Rules of this file
 ------------------
-1. A wrong argument raises InvalidInputError with its name, the allowed values and the value.
+1. A wrong argument raises InvalidInputError with its name, the allowed values and the value. So do
+   a keyword that the function does not have, with the nearest one, and arguments beyond those that
+   it takes by position.
 2. Values of NumPy become those of Python, paths become strings, and sequences become tuples.
 3. A string for a sequence of names is a list separated by commas, as in options.
 4. ``**options`` are left to the parser of options.
@@ -25,7 +27,8 @@ from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_orig
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import shown
-from icechunk_format.options.keywords import items_of, single
+from icechunk_format.options.declare import Call
+from icechunk_format.options.keywords import check_keywords, items_of, single, with_option_help
 from icechunk_format.options.values import listed, parse_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,21 +55,26 @@ def checked_arguments(function: _Function) -> _Function:
 
     Raises InvalidInputError for the first argument that does not fit.
     """
-    return _checked(function, {}, ())
+    return _checked(function, None, (), {})
 
 
-def checked_arguments_like(**examples: str) -> Callable[[_Function], _Function]:
-    """Return the decorator `checked_arguments` with examples of arguments, for its errors."""
-    return lambda function: _checked(function, examples, ())
+def checked_call(takes: Call, *names: str, **examples: str) -> Callable[[_Function], _Function]:
+    """Return the decorator `checked_arguments` for a function whose ``**options`` are of a call.
+
+    The docstring lists them in place of ``each_option``. Only the arguments `names` are checked by
+    their types, by default all; others are options, too. `examples` of arguments are for errors.
+    """
+    return lambda function: _checked(function, takes, names, examples)
 
 
-def checked_alone(*names: str) -> Callable[[_Function], _Function]:
-    """Return the decorator `checked_arguments` for a function whose other arguments are options."""
-    return lambda function: _checked(function, {}, names)
-
-
-def _checked(function: _Function, examples: Mapping[str, str], names: Sequence[str]) -> _Function:
+def _checked(
+    function: _Function, takes: Call | None, names: Sequence[str], examples: Mapping[str, str]
+) -> _Function:
     signature = inspect.signature(function)
+    own = [one.name for one in signature.parameters.values() if one.kind not in _VARIABLE]
+
+    if takes is not None:
+        function.__doc__ = with_option_help(function.__doc__, takes)
 
     @functools.cache
     def kinds() -> dict[str, Any]:
@@ -75,7 +83,11 @@ def _checked(function: _Function, examples: Mapping[str, str], names: Sequence[s
 
     @functools.wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
-        bound = signature.bind(*given, **named)
+        check_keywords(function.__name__, [name for name in named if name not in own], own, takes)
+        try:
+            bound = signature.bind(*given, **named)
+        except TypeError:
+            raise _misused(function.__name__, signature, given, named) from None
         for name, kind in kinds().items():
             if name in bound.arguments:
                 value = bound.arguments[name]
@@ -83,6 +95,39 @@ def _checked(function: _Function, examples: Mapping[str, str], names: Sequence[s
         return function(*bound.args, **bound.kwargs)
 
     return cast("_Function", checked)
+
+
+def _misused(
+    function: str, signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]
+) -> InvalidInputError:
+    """Return the error of a call with too many or too few arguments."""
+    found = signature.parameters.values()
+    ordered = [one.name for one in found if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    rest = [one.name for one in found if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    usage = f"{function}({', '.join(ordered)}{', ...' if rest else ''})"
+    if len(given) > len(ordered):
+        by_name = f", and other arguments by name, such as {rest[0]}=" if rest else ""
+        return InvalidInputError(
+            f"{function} is called with {len(given)} arguments by position, but has"
+            f" {len(ordered)}: call {usage}{by_name}",
+            function=function,
+            found=len(given),
+        )
+    for name in ordered[: len(given)]:
+        if name in named:
+            return InvalidInputError(
+                f"the argument {name!r} is given twice, by position and by name: call {usage}",
+                option=name,
+            )
+    missing = next(
+        one.name
+        for one in list(found)[len(given) :]
+        if one.default is one.empty and one.kind not in _VARIABLE and one.name not in named
+    )
+    usage = usage if missing in ordered else usage.replace("...", f"{missing}=...")
+    return InvalidInputError(
+        f"{function} needs the argument {missing!r}: call {usage}", option=missing
+    )
 
 
 def check_argument(name: str, value: Any, kind: Any, example: str | None = None) -> Any:

@@ -31,10 +31,18 @@ Call = Literal[
     "write",
     "writeStream",
     "virtualize",
+    "delete",
+    "rechunk",
+    "map_blocks",
+    "read_blocks",
+    "merge",
 ]
-"""A call that takes options: Spark's, a function of `icechunk_spark`, or of its maintenance."""
+"""A call that takes options: Spark's, a function or command, or all of maintenance."""
 
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
+
+#: Calls that read arrays and store others in one commit.
+CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks")
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)

@@ -17,19 +17,23 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from os import PathLike, fspath
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import shown
-from icechunk_format.options.declare import Call, Option, fold_name
-from icechunk_format.options.parse import OPTIONS, parse_read_options
+from icechunk_format.names import nearest, shown
+from icechunk_format.options.declare import CHANGING, Call, Option, fold_name
+from icechunk_format.options.parse import (
+    OPTIONS,
+    meaningless,
+    option_named,
+    parse_read_options,
+)
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.options.values import parse_names
 
 # Types of option values, for annotations.
 Names = str | Sequence[str]
@@ -39,7 +43,8 @@ Selection = str | Mapping[str, Any]
 # Options whose dictionaries are passed unchanged to the selection.
 _SELECTING: Final = ("sel", "isel")
 
-_Function = TypeVar("_Function", bound="Callable[..., Any]")
+# Keywords of more words, such as delete_expired_tags, mean something else than one of them.
+_MOST_WORDS: Final = 2
 
 # The line of a docstring that the list of options replaces.
 _LIST: Final = (
@@ -142,13 +147,6 @@ def _has_any_attribute(value: Any) -> bool:
     return hasattr(value, "no_such_attribute")
 
 
-def given_names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return the names of an argument, which may be a string as in options; None if not given."""
-    if value is None:
-        return None
-    return parse_names(name, value) if isinstance(value, str) else tuple(value)
-
-
 def single(value: Any) -> Any:
     """Return the value of an array without dimensions, such as xarray's labels."""
     if isinstance(value, str):
@@ -168,6 +166,66 @@ def keyword_options(call: Call) -> list[Option]:
         for option in OPTIONS
         if call in option.calls and option.has_keyword and not option.is_prefix
     ]
+
+
+def own_options(call: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call among the arguments of its function, its ``locals()``.
+
+    Those of ``**options`` are included.
+    """
+    named = {}
+    for option in keyword_options(call):
+        value = arguments.get(option.keyword)
+        # The signatures of these calls have the defaults of some options, which may be spelled
+        # otherwise in ``**options``.
+        is_default = call in CHANGING and option.default is not None and value == option.default
+        if value is not None and not is_default:
+            named[option.keyword] = value
+    return {**named, **arguments["options"]}
+
+
+def check_keywords(
+    function: str, given: Iterable[str], own: Sequence[str], call: Call | None
+) -> None:
+    """Check the keywords of a function that are not among its `own`; they are options of `call`.
+
+    Raises InvalidInputError with the nearest keyword of the function for an unknown one, and for an
+    option of other calls. With None, the function takes no options.
+    """
+    for name in given:
+        found = None if call is None else option_named(name)
+        if call is not None and found is not None and call in found[0].calls:
+            continue
+        options = [one for one in OPTIONS if call in one.calls and one.name != "path"]
+        families = [f"{one.name[:-2].replace('.', '_')}_*" for one in options if one.is_prefix]
+        single = [one.keyword for one in options if not one.is_prefix]
+        known = list(dict.fromkeys([*own, *single]))
+        near = _with_same_word(name, known)
+        if near is None and call is not None and found is not None:
+            raise meaningless(found[0], call, function)
+        near = near or _nearest_keyword(name, known)
+        hint = f"did you mean {near!r}? It" if near else "it"
+        raise InvalidInputError(
+            f"{function} has no argument {name!r}: {hint} takes {', '.join([*known, *families])}",
+            option=name,
+            nearest=near,
+        )
+
+
+def _with_same_word(name: str, known: Sequence[str]) -> str | None:
+    """Return the keyword of which `name` is a word, in singular or plural."""
+    word = name.lower().removesuffix("s")
+    words = {one: [part.removesuffix("s") for part in one.split("_")] for one in known}
+    found = [one for one in known if word in words[one] and len(words[one]) <= _MOST_WORDS]
+    return min(found, key=lambda one: len(words[one]), default=None)
+
+
+def _nearest_keyword(name: str, known: Sequence[str]) -> str | None:
+    folded = {fold_name(one): one for one in known}
+    word = fold_name(name)
+    begun = [one for one in folded if len(word) > 2 and one.startswith(word)]
+    near = nearest(word, folded, cutoff=0.8) or next(iter(begun), None) or nearest(word, folded)
+    return None if near is None else folded[near]
 
 
 def path_string(path: object) -> str:
@@ -202,15 +260,11 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
     return parse_read_options(given_options(path, options), call)
 
 
-def with_option_help(call: Call) -> Callable[[_Function], _Function]:
-    """Return a decorator that lists the options in the docstring, in place of ``each_option``."""
-
-    def describe(function: _Function) -> _Function:
-        if function.__doc__ is not None:  # as with python -OO
-            function.__doc__ = function.__doc__.replace(_LIST, _listed(call))
-        return function
-
-    return describe
+def with_option_help(text: str | None, call: Call) -> str | None:
+    """Return a docstring with the list of the options of a call, in place of ``each_option``."""
+    if text is None or _LIST not in text:  # None with python -OO
+        return text
+    return text.replace(_LIST, _listed(call))
 
 
 def _listed(call: Call) -> str:

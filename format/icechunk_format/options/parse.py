@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
@@ -40,16 +41,8 @@ OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 #: Options that Spark itself adds to those of tables, views and streams (folded).
 SPARK_OPTIONS: Final = frozenset(
     {
-        "owner",
-        "location",
-        "provider",
-        "comment",
-        "collation",
-        "external",
-        "ismanagedlocation",
-        "tabletype",
-        "paths",
-        "checkpointlocation",
+        *("owner", "location", "provider", "comment", "collation", "external"),
+        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation"),
         "serialization.format",
     }
 )
@@ -60,23 +53,9 @@ _SPARK_PREFIXES: Final = ("option.",)
 # Names that need the prefix "storage.", for the advice to users who omit it.
 _STORAGE_WORDS: Final = frozenset(
     {
-        "key",
-        "secret",
-        "token",
-        "anon",
-        "region",
-        "endpoint",
-        "endpointurl",
-        "profile",
-        "accesskeyid",
-        "secretaccesskey",
-        "sessiontoken",
-        "awsaccesskeyid",
-        "awssecretaccesskey",
-        "awssessiontoken",
-        "awsregion",
-        "accountname",
-        "accountkey",
+        *("key", "secret", "token", "anon", "region", "endpoint", "endpointurl", "profile"),
+        *("accesskeyid", "secretaccesskey", "sessiontoken", "awsaccesskeyid"),
+        *("awssecretaccesskey", "awssessiontoken", "awsregion", "accountname", "accountkey"),
         "skipsignature",
     }
 )
@@ -184,7 +163,8 @@ def parse_read_options(options: Mapping[str, Any], *calls: Call) -> ReadRequest:
             f" '{given['table']}': give one of the two",
             option="table",
         )
-    values = by_attribute(given)
+    read = {item.name for item in fields(ReadRequest)}
+    values = {name: value for name, value in by_attribute(given).items() if name in read}
     request = ReadRequest(**values | {"path": path, "table": table or given.get("table")})
     if request.table is None:
         check_layout(given, request.layout)
@@ -207,7 +187,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
         folded = fold_name(spelling)
         if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
             continue
-        option, suffix = _find(spelling, folded, calls)
+        option, suffix = _find(spelling, calls)
         if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(text):
             if str(text).isdecimal():
                 raise refused(
@@ -219,7 +199,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
                 )
             option = _BY_FOLDED_NAME["tag"]
         if not set(calls) & set(option.calls):
-            raise _meaningless(option, calls[0])
+            raise meaningless(option, calls[0])
         if option.is_prefix and fold_name(suffix) == _FROM_SPARK:
             if str(text).strip().lower() != "false":
                 raise _without_settings(spelling)
@@ -259,23 +239,30 @@ def _as_typed(spelling: str) -> str:
     return _CASED.get(spelling, spelling)
 
 
-def _meaningless(option: Option, call: Call) -> InvalidInputError:
+def meaningless(option: Option, call: Call, function: str = "") -> InvalidInputError:
+    """Return the error for an option that a call, or a function with its options, does not take."""
+    name = function or call
     is_near = (call in WRITING) == bool(set(option.calls) & set(WRITING))
     hints = [f"it is for {listed(option.calls)}"]
     names = [name for name in _known_names([call]) if name != "path"]
     if is_near and call in _ADVICE:
         hints.append(_ADVICE[call])
     elif len(names) <= _MOST_SHOWN:
-        hints.append(f"{call} takes {listed(names)}")
-    return refused(option.name, f"does not apply to {call}: {'; '.join(hints)}", call=call)
+        hints.append(f"{name} takes {listed(names)}")
+    return refused(option.name, f"does not apply to {name}: {'; '.join(hints)}", call=name)
 
 
 def _known_names(calls: Sequence[Call]) -> list[str]:
     return [option.name for option in OPTIONS if set(calls) & set(option.calls)]
 
 
-def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, str]:
-    """Return the option that `spelling` names, and the rest after the prefix of a family."""
+def option_named(spelling: str) -> tuple[Option, str] | None:
+    """Return the option that `spelling` names, and the rest after the prefix of a family.
+
+    Raises InvalidInputError with advice for names of other table formats, and for settings of the
+    storage without their prefix.
+    """
+    folded = fold_name(spelling)
     exact = _BY_FOLDED_NAME.get(folded.replace(".", ""))
     if exact is not None:
         return exact, ""
@@ -297,6 +284,14 @@ def _find(spelling: str, folded: str, calls: Sequence[Call]) -> tuple[Option, st
             option=spelling,
             nearest="storage.*",
         )
+    return None
+
+
+def _find(spelling: str, calls: Sequence[Call]) -> tuple[Option, str]:
+    found = option_named(spelling)
+    if found is not None:
+        return found
+    folded = fold_name(spelling)
     names = _known_names(calls)
     known = [name for option in OPTIONS if option.name in names for name in option.spellings]
     by_folded = {fold_name(name): name for name in known}

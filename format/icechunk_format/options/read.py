@@ -8,7 +8,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from icechunk_format.options.declare import TABLE_NAMES, WRITING, Call, Layout, option
+from icechunk_format.options.declare import (
+    CHANGING,
+    TABLE_NAMES,
+    WRITING,
+    Call,
+    Layout,
+    option,
+)
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.options.values import Choice, parse_byte_size, parse_url_prefixes
 
@@ -16,8 +23,12 @@ _VALUES: Final = ("cells", "chunks", "summary")
 
 _EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
 _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
-_FETCHING: Final[tuple[Call, ...]] = (*_SELECTING, "verify", *WRITING)
-_WITH_HISTORY: Final[tuple[Call, ...]] = ("read", "sample", "zonal", "mirrored")
+_OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, "read_blocks")
+_FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", "merge", *WRITING)
+_WITH_HISTORY: Final[tuple[Call, ...]] = (
+    *("read", "sample", "zonal", "mirrored"),
+    *("rechunk", "map_blocks", "read_blocks"),
+)
 
 # The tables about one snapshot, and those of them about its nodes.
 _TABLES: Final = METADATA_TABLES.values()
@@ -31,6 +42,7 @@ _of_history = partial(option, calls=_WITH_HISTORY, tables=_OF_SNAPSHOT)
 _of_storage = partial(option, calls=_EVERY_CALL, tables=TABLE_NAMES)
 _of_virtual_chunks = partial(option, calls=_FETCHING, layouts=_VALUES)
 _of_selecting = partial(option, calls=_SELECTING)
+_of_regions = partial(option, calls=_OF_REGIONS)
 _of_decoding = partial(_of_selecting, layouts=("cells", "summary"))
 _of_two_snapshots = partial(
     option,
@@ -59,7 +71,7 @@ class ReadRequest:
     )
     branch: str | None = option(
         "branch",
-        calls=("read", "readStream", "sample", "zonal", *WRITING),
+        calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, "read_blocks"),
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
@@ -114,7 +126,7 @@ class ReadRequest:
     )
     layout: Layout = option(  # noqa: RUF009 - a field
         "layout",
-        calls=("read", "readStream", "mirror", "write", "writeStream"),
+        calls=("read", "readStream", "write", "writeStream"),
         default="cells",
         help="Meaning of a row: an array element, a chunk with its data, a chunk reference, or the"
         " statistics of a block.",
@@ -123,7 +135,7 @@ class ReadRequest:
     )
     group: str | None = option(
         "group",
-        calls=(*_SELECTING, *WRITING),
+        calls=(*_OF_REGIONS, *WRITING),
         type_text="node path",
         default_text="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
@@ -131,7 +143,7 @@ class ReadRequest:
         " group with arrays if it has one of the columns, otherwise the root.",
         tables=_OF_NODES,
     )
-    variables: tuple[str, ...] | None = _of_selecting(
+    variables: tuple[str, ...] | None = _of_regions(
         "variables",
         default_text="all on the largest set of dimensions",
         help="Variables to read. Fewer columns make a read faster.",
@@ -179,23 +191,24 @@ class ReadRequest:
     )
     where: str | None = option(
         "where",
-        calls=("read", "readStream", "zonal", "mirror"),
+        calls=("read", "readStream", "zonal", "mirror", "delete"),
         type_text="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
-    sel: str | Mapping[str, Any] | None = _of_selecting(
+    sel: str | Mapping[str, Any] | None = _of_regions(
         "sel",
         type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
     )
-    sel_method: Literal["exact", "nearest"] = _of_selecting(
+    sel_method: Literal["exact", "nearest"] = option(
         "sel.method",
+        calls=(*_SELECTING, "delete"),
         default="exact",
         help="How one value in `sel` finds its label; `nearest` takes the higher one at a tie.",
     )
-    isel: str | Mapping[str, Any] | None = _of_selecting(
+    isel: str | Mapping[str, Any] | None = _of_regions(
         "isel",
         type_text="positions, such as `time=0:24; latitude=10`",
         help="Selects by position along dimensions, as Python slices do.",

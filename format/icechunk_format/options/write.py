@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from icechunk_format.options.declare import WRITING, option, option_of
+from icechunk_format.options.declare import CHANGING, WRITING, option, option_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import (
     parse_byte_size,
@@ -19,7 +19,7 @@ from icechunk_format.options.values import (
 )
 
 _option = partial(option, calls=("write", "writeStream"))
-_of_a_commit = partial(option, calls=WRITING)
+_of_a_commit = partial(option, calls=(*WRITING, *CHANGING))
 
 
 Mode = Literal["append", "overwrite", "errorifexists", "ignore"]
@@ -138,12 +138,13 @@ class WriteOptions:
     )
     txn_version: int | None = option(
         "txnVersion",
-        calls=("write", "virtualize"),
+        calls=("write", "virtualize", *CHANGING),
         parse=parse_whole_number,
         help="Version of the application's work, see `txnAppId`.",
     )
-    spec_version: int = _of_a_commit(
+    spec_version: int = option(
         "specVersion",
+        calls=WRITING,
         type_text="`2`, `1`",
         parse=parse_spec_version,
         default=2,

@@ -7,17 +7,20 @@ Planned and unplanned writes take the same options, so that a job has the same m
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.names import choose, shown
+from icechunk_format.names import shown
 from icechunk_format.options.declare import Call
 from icechunk_format.options.parse import (
     by_attribute,
     check_layout,
     collect_options,
+    parse_read_options,
 )
 from icechunk_format.options.path import refuse_catalog_table, require_path, split_path
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import Mode, WriteOptions, WriteRequest
 
 # Spark's spellings of its save modes.
@@ -46,15 +49,18 @@ def parse_mode(text: str | None) -> Mode:
     return mode
 
 
-def checked_commit(options: WriteOptions) -> WriteOptions:
-    """Check the commit options of a Python function, and return all options.
+def parse_change(options: Mapping[str, Any], call: Call) -> tuple[ReadRequest, WriteOptions]:
+    """Parse the options of a call that reads arrays and changes others: of the read, of the commit.
 
-    Raises InvalidInputError if ``on_conflict`` is unknown, or one of ``txn_app_id`` and
-    ``txn_version`` is missing.
+    Raises InvalidInputError if an option is unknown or invalid, excludes another one, or lacks its
+    companion.
     """
-    choose("on_conflict", options.on_conflict, ("rebase", "fail"))
-    _check_txn(options, "txn_app_id", "txn_version")
-    return options
+    read = parse_read_options(options, call)
+    given = by_attribute(collect_options(options, call))
+    named = {item.name: given[item.name] for item in fields(WriteOptions) if item.name in given}
+    write = WriteOptions(**{**named, "mode": "append"})
+    _check_txn(write, "txn_app_id", "txn_version")
+    return read, write
 
 
 def _check_txn(options: WriteOptions, app_id: str, version: str) -> None:

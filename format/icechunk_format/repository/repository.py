@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from icechunk_format.encoding.config.changes import changes_in
 from icechunk_format.encoding.config.config import RepositoryConfig
@@ -20,6 +20,7 @@ from icechunk_format.encoding.envelope import SPEC_V1, SPEC_V2
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import RepoInfo
 from icechunk_format.encoding.repo_info.updates import Availability
+from icechunk_format.names import missing_attribute
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.repository.files import metadata_files as files
@@ -62,6 +63,12 @@ class Repository(RepositoryReader):
     >>> repository = Repository.open("s3://bucket/weather")
     >>> repository.create_tag("v1", repository.resolve(branch="main"))
     """
+
+    if not TYPE_CHECKING:  # which would take every attribute for an existing one
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an attribute that does not exist."""
+            raise missing_attribute(self, name)
 
     @classmethod
     def create(

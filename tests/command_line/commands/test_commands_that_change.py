@@ -10,17 +10,19 @@ from datetime import UTC
 
 import pytest
 from helpers.grids.weather_repository import write_weather
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.command_line import arguments
-from icechunk_format.command_line.arguments import parse_options, parse_past
+from icechunk_format.command_line.arguments import option_texts, parse_past
 from icechunk_format.command_line.views.documents import document_keys
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
     InvalidInputError,
     StorageError,
 )
+from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import open_storage
 
@@ -337,8 +339,7 @@ def test_an_error_that_repeats_a_credential_is_masked(command, monkeypatch):
 
 
 def test_options_have_their_names_in_spark():
-    found = parse_options(
-        "/data/repo",
+    texts = option_texts(
         [
             "storage.region=us-west-2",
             "storage.endpoint_url=http://127.0.0.1:9000/?a=b",
@@ -346,7 +347,9 @@ def test_options_have_their_names_in_spark():
             "virtual.authorize=s3://a/, s3://b/",
             "virtual.storage.anon=true",
         ],
+        "verify",
     )
+    found = parse_arguments("/data/repo", texts, "verify")
     assert found.storage_options == {
         "region": "us-west-2",
         "endpoint_url": "http://127.0.0.1:9000/?a=b",
@@ -355,7 +358,9 @@ def test_options_have_their_names_in_spark():
     assert found.virtual_authorize == ("s3://a/", "s3://b/")
     assert "us-west-2" not in repr(found)
     with pytest.raises(InvalidInputError, match="twice"):
-        parse_options("/data/repo", ["storage.region=a", "storage.region=b"])
+        option_texts(["storage.region=a", "storage.region=b"], "verify")
+    with raises(InvalidInputError, match="does not apply to log: it is for", call="log"):
+        option_texts(["virtual.authorize=s3://a/"], "maintenance", "log")
 
 
 @given(st.text(max_size=20))

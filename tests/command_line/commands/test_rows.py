@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from icechunk_format.command_line.views.documents import document_keys
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
 from icechunk_format.zarr.data_types import data_type_from_numpy
@@ -59,6 +60,7 @@ def test_labels_and_cells_are_deleted(command, weather):
     planned = command("delete", weather, "--where", "time = 6", "--dry-run", "--json")
     assert planned.code == 0, planned.err
     assert json.loads(planned.out)["labels"] == 1
+    assert json.loads(planned.out).keys() == document_keys("delete").keys()
     assert json.loads(planned.out)["snapshot_id"] is None
     done = command("delete", weather, "--where", "time = 6", "--yes")
     assert done.code == 0, done.err
@@ -88,6 +90,7 @@ def test_files_become_a_dataset(command, tmp_path):
     done = command("virtualize", target, str(tmp_path / "*.nc"), "--concat-dim", "time", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["files"] == {"taken": 2}
+    assert json.loads(done.out).keys() == document_keys("virtualize").keys()
     assert Repository.open(target).snapshot(Repository.open(target).resolve()).node("/t")
     copied = f"{target}-copied"
     how = ("--copy", "all", "--json")

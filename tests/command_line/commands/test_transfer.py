@@ -103,6 +103,9 @@ def test_arrays_are_rechunked(command, tmp_path):
     done = command("rechunk", source, "--chunks", "y=-1,x=2", "--to", target, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["arrays"]
+    assert json.loads(done.out).keys() == document_keys("rechunk").keys()
+    tagged = command("rechunk", target, "--chunks", "y=2", "--message", "Halves", "--metadata", "5")
+    assert "option 'metadata'" in tagged.err
     assert command("rechunk", source, "--chunks", "many").code != 0
     cut = ("--to-group", "part", "--isel", "y=1:3; x=0:4")
     part = command("rechunk", source, "--chunks", "y=-1,x=2", *cut, "--json")

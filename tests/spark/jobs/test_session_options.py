@@ -6,9 +6,9 @@ from helpers.raised import raises
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.session_options import (
+    session_change,
     set_session_options,
     with_session_options,
-    workflow_read,
 )
 
 HADOOP = {
@@ -62,7 +62,9 @@ def test_defaults_of_a_session(spark, hadoop):
         }
         for options, path in (({"layout": "refs"}, ""), ({"table": "refs"}, ""), ({}, "x#refs")):
             assert with_session_options(spark, options, path) == options
-        read = workflow_read(spark, "map_blocks", "s3://a/r", {"storage_region": "x"}, tag="v1")
+        options = {"storage_region": "x", "tag": "v1", "message": "Map"}
+        read, commit = session_change(spark, "s3://a/r", options, "map_blocks")
+        assert commit.message == "Map"
         assert (read.tag, read.virtual_authorize) == ("v1", ("s3://a/", "s3://b/"))
         assert dict(read.storage_options) == {"region": "x"}
         icechunk_spark.register(spark, storage_from_spark=True)
@@ -71,5 +73,5 @@ def test_defaults_of_a_session(spark, hadoop):
         icechunk_spark.register(spark)
     assert with_session_options(spark, {}) == {}
     with raises(InvalidInputError, option="layout"):
-        workflow_read(spark, "map_blocks", "s3://a/r", {"layout": "refs"})
+        session_change(spark, "s3://a/r", {"layout": "refs"}, "map_blocks")
     set_session_options(spark, {})

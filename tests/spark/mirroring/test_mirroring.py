@@ -106,7 +106,7 @@ def test_selections_and_an_empty_copy(spark, grid):
     ("options", "words"),
     [
         ({"tag": "v1"}, "option 'tag' does not apply to mirror"),
-        ({"layout": "chunks"}, "layout=chunks cannot be copied"),
+        ({"layout": "chunks"}, "option 'layout' does not apply to mirror"),
         ({"variable": "wind"}, "did you mean 'variables'"),
         ({"target_options": {"a": 1}}, "with strings by name"),
     ],

@@ -253,7 +253,7 @@ def test_mistakes_are_told_before_any_job(spark, weather, points):
     refused("need a number.*cast", on={**ON, "latitude": "at"})
     refused("option 'where' does not apply to sample", where="t2m > 1")
     refused("option 'layout'", layout="chunks")
-    refused("unknown option 'methd'", methd="nearest")
+    refused("sample has no argument 'methd': did you mean 'method'", methd="nearest")
     refused("'v9'", kind=IcechunkError, tag="v9")
     with pytest.raises(InvalidInputError, match="of type list"):
         icechunk_spark.sample([1], weather.path, on=ON)

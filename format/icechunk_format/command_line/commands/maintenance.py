@@ -7,7 +7,7 @@ skips both.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -22,6 +22,7 @@ from icechunk_format.command_line.arguments import (
 )
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.exit_codes import ExitCode
+from icechunk_format.command_line.views.documents import result_keys
 from icechunk_format.display.plain_text import counted, safe, size
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import shortened
@@ -241,9 +242,7 @@ def rewrite_manifests(
             )
 
     def document(result: RewriteResult) -> dict[str, Any]:
-        keys = {one.name: getattr(result, one.name) for one in fields(result)}
-        commit = keys.pop("commit")
-        return {"branch": branch, "snapshot_id": commit and str(commit.snapshot_id), **keys}
+        return {"branch": branch, **result_keys(result)}
 
     call.carry_out(
         run,

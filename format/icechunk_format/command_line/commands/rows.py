@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icechunk_format.command_line.arguments import (
-    BranchOption,
-    CellChoice,
-    DryRunOption,
-    GroupOption,
-    MessageOption,
-    SnapshotChoice,
-    YesOption,
-)
+from icechunk_format.command_line.arguments import DryRunOption, SnapshotChoice, YesOption
 from icechunk_format.command_line.call import Call
+from icechunk_format.command_line.views.documents import result_keys
 from icechunk_format.display.plain_text import aligned, counted, safe, size
 from icechunk_format.names import choose
 
@@ -32,19 +25,19 @@ if TYPE_CHECKING:
 
 def head(
     call: Call,
-    cells: CellChoice,
     at: SnapshotChoice,
     count: Annotated[
         int, typer.Option("--rows", "-n", min=1, max=10_000, help="Number of rows.")
     ] = 10,
 ) -> None:
     """Show the first rows of a group as a table."""
+    from icechunk_format.options.parse import parse_read_options
     from icechunk_format.tables.reading.run import run_scan
     from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
 
     chosen = at.resolve(call.repository)
     # Small tasks, since only the first rows are shown.
-    read = call.reading(cells, rowsPerPartition=str(4 * count))
+    read = parse_read_options(call.given(rowsPerPartition=str(4 * count)), "read")
     dataset = dataset_at(read, call.repository, chosen)
     table = requested_table(read, dataset)
     plan = dataset.plan(table, **selecting(read, None), **planning(read))
@@ -69,11 +62,7 @@ def head(
 
 def explain(
     call: Call,
-    cells: CellChoice,
     at: SnapshotChoice,
-    layout: Annotated[
-        str | None, typer.Option(metavar="LAYOUT", help="cells, chunks, refs or summary.")
-    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Read manifests, which record stored bytes.")
     ] = True,
@@ -82,10 +71,11 @@ def explain(
 
     --option takes all options of reading, named as in Spark: --option rowsPerPartition=1000000.
     """
+    from icechunk_format.options.parse import parse_read_options
     from icechunk_format.workflows.estimate import estimate_read
 
     snapshot = str(at.resolve(call.repository)) if at.is_given else None
-    options = call.reading(cells, layout=layout, snapshot=snapshot)
+    options = parse_read_options(call.given(snapshot=snapshot), "read")
     with call.screen.working("Reading manifests"):
         found = estimate_read(options, exact=exact)
     call.document(**asdict(found))
@@ -107,25 +97,14 @@ def _estimate_lines(found: Estimate) -> list[str]:
     ]
 
 
-def delete(
-    call: Call,
-    cells: CellChoice,
-    branch: BranchOption = None,
-    message: MessageOption = None,
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-) -> None:
+def delete(call: Call, yes: YesOption = False, dry_run: DryRunOption = False) -> None:
     """Delete labels or cells in a new snapshot."""
-    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.write_request import parse_change
     from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_format.workflows.running import in_process
 
-    request = DeleteRequest(
-        read=call.reading(cells),
-        options=WriteOptions(
-            mode="append", branch=branch or "main", group=cells.group, message=message
-        ),
-    )
+    read, commit = parse_change(call.given(), "delete")
+    request = DeleteRequest(read=read, options=commit)
     call.carry_out(
         lambda only_plan: delete_selected(replace(request, dry_run=only_plan), in_process),
         _show_deleted,
@@ -138,16 +117,7 @@ def delete(
 
 
 def _deleted(result: DeleteResult) -> dict[str, Any]:
-    commit = result.commit
-    is_skipped = commit is None or commit.is_skipped
-    return {
-        "dry_run": commit is None,
-        "snapshot_id": None if commit is None or is_skipped else str(commit.snapshot_id),
-        "arrays": list(result.arrays),
-        "dimension": result.dim,
-        "labels": result.labels,
-        "cells": dict(result.cells),
-    }
+    return {"dry_run": result.commit is None, "dimension": result.dim, **result_keys(result)}
 
 
 def _show_deleted(line: Callable[[Any], None], result: DeleteResult) -> None:
@@ -178,9 +148,6 @@ def virtualize(
         str | None,
         typer.Option("--template", metavar="TEXT", help="Of file names: {time:%Y%m%d}.nc."),
     ] = None,
-    group: GroupOption = None,
-    branch: BranchOption = None,
-    message: MessageOption = None,
     skip: Annotated[
         bool, typer.Option("--skip-mismatches", help="Leave out files that do not fit.")
     ] = False,
@@ -195,27 +162,26 @@ def virtualize(
     dry_run: DryRunOption = False,
 ) -> None:
     """Refer to files as one dataset, in one process."""
-    from icechunk_format.options.location import access_of
+    from icechunk_format.options.location import access_of, location_of
     from icechunk_format.options.values import parse_names
-    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.write_request import parse_write_options
     from icechunk_format.workflows.running import in_process
     from icechunk_format.workflows.virtualizing import Archive, virtualize_files
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.template import parse_template
 
+    options = replace(parse_write_options(call.given(), "virtualize"), layout="refs")
     archive = Archive(
-        location=call.location,
+        location=location_of(options),
         names=files,
-        options=WriteOptions(
-            mode="append", layout="refs", branch=branch or "main", group=group, message=message
-        ),
+        options=options,
         dims=() if concat_dim is None else parse_names("--concat-dim", concat_dim),
         template=None if template is None else parse_template(template),
         loadable=None,
         parser=parser,
         on_mismatch="skip" if skip else "fail",
         containers=True,
-        access=access_of(call.options),
+        access=access_of(options),
         copying=None
         if copy is None
         else Copying(which=choose("--copy", copy, ("all", "mismatching"))),
@@ -224,13 +190,10 @@ def virtualize(
     with call.screen.working("Reading headers") as progress:
         done = virtualize_files(archive, in_process, cores=1, progress=progress)
     statuses = Counter(done.report["status"].to_pylist())
-    snapshot = None if done.snapshot_id is None else str(done.snapshot_id)
-    call.document(
-        dry_run=dry_run, snapshot_id=snapshot, files=statuses, files_copied=done.files_copied
-    )
+    call.document(files=statuses, **result_keys(done))
     for status, count in statuses.items():
         call.screen.line(f"{counted(count, 'file')} {safe(status)}")
     if dry_run:
         call.screen.line(f"would commit {counted(done.references, 'reference')}")
         return
-    call.screen.line(f"branch {safe(branch or 'main')} is now at {snapshot}")
+    call.screen.line(f"branch {safe(options.branch)} is now at {done.snapshot_id}")

@@ -12,19 +12,13 @@ from typing import Annotated
 import typer
 
 from icechunk_format.command_line.arguments import (
-    BranchOption,
-    CellChoice,
     DryRunOption,
-    GroupOption,
-    IselOption,
-    MessageOption,
-    SelOption,
     TagOption,
-    VariablesOption,
     location_at,
     parse_table_options,
 )
 from icechunk_format.command_line.call import Call
+from icechunk_format.command_line.views.documents import result_keys
 from icechunk_format.display.plain_text import counted, iso_time, safe, size
 from icechunk_format.errors import InvalidInputError
 
@@ -92,7 +86,7 @@ def copy(
             dry_run=dry_run,
             progress=progress,
         )
-    document = {**asdict(result), "snapshot_id": str(result.snapshot_id)}
+    document = result_keys(result)
     call.document(target=str(destination), **document)
     nouns = ("snapshot", "manifest", "chunk")
     words = ", ".join(counted(document[f"{noun}s"], noun) for noun in nouns)
@@ -144,7 +138,6 @@ def import_draft(
 def mirror(
     call: Call,
     target: TableArgument,
-    cells: CellChoice,
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="Branch to follow.")
     ] = "main",
@@ -168,13 +161,15 @@ def mirror(
         Selection,
         bring_up_to_date,
     )
+    from icechunk_format.workflows.mirroring.record import REMEMBERED
     from icechunk_format.workflows.running import in_process
 
     screen = call.screen
+    chosen = collect_options(call.given(), "mirror")
     request = MirrorRequest(
         read=call.options,
         target=DeltaTarget.of(target, parse_table_options(target_option)),
-        selection=Selection.of(collect_options(cells.given(), "mirror")),
+        selection=Selection.of({name: chosen[name] for name in REMEMBERED if name in chosen}),
         branch=branch,
         every_snapshot=every_snapshot and not dry_run,
         full=full,
@@ -236,8 +231,6 @@ def rechunk(
     shards: Annotated[
         str | None, typer.Option("--shards", metavar="SIZES", help="Elements of a shard.")
     ] = None,
-    group: GroupOption = None,
-    variables: VariablesOption = None,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
@@ -247,35 +240,24 @@ def rechunk(
         typer.Option("--to-group", metavar="PATH", help="Group to write to; default: --group."),
     ] = None,
     target_option: _TargetOption = None,
-    sel: SelOption = None,
-    isel: IselOption = None,
-    branch: BranchOption = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
     ] = "512m",
-    message: MessageOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Store arrays in other chunks, in one process."""
-    from icechunk_format.options.values import parse_byte_size, parse_names
-    from icechunk_format.options.write import WriteOptions
+    from icechunk_format.options.values import parse_byte_size
+    from icechunk_format.options.write_request import parse_change
     from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
 
+    read, commit = parse_change(call.given(), "rechunk")
     request = RechunkRequest(
-        read=replace(
-            call.options,
-            branch=branch,
-            group=group,
-            variables=None if variables is None else parse_names("--variables", variables),
-            sel=sel,
-            isel=isel,
-        ),
+        read=read,
         target=call.location if to is None else location_at(to, target_option),
-        options=WriteOptions(
-            mode="append",
-            branch=(branch if to is None else None) or "main",
-            group=group if to_group is None else to_group,
-            message=message,
+        options=replace(
+            commit,
+            branch=(read.branch if to is None else None) or "main",
+            group=read.group if to_group is None else to_group,
         ),
         chunks="auto" if chunks == "auto" else _sizes(chunks, "--chunks"),
         shards=None if shards is None else _sizes(shards, "--shards"),
@@ -285,16 +267,7 @@ def rechunk(
     with call.screen.working("Rechunking") as progress:
         run = partial(one_process, progress=progress)
         result = rechunk_arrays(request, run, cores=None, dry_run=dry_run)
-    commit = None if result.commit is None else str(result.commit.snapshot_id)
-    call.document(
-        dry_run=dry_run,
-        snapshot_id=commit,
-        arrays=list(result.arrays),
-        tasks=result.tasks,
-        decoded_bytes=result.decoded_bytes,
-        buffer_bytes=result.buffer_bytes,
-        requests=result.requests,
-    )
+    call.document(dry_run=dry_run, **result_keys(result))
     for path in result.arrays:
         call.screen.line(safe(path))
     call.screen.line(
@@ -302,8 +275,8 @@ def rechunk(
         f" {counted(result.tasks, 'step')} of at most {size(result.buffer_bytes)},"
         f" {counted(result.requests, 'chunk')} to read and write at most"
     )
-    if commit is not None:
-        call.screen.line(f"committed as {commit}")
+    if result.commit is not None:
+        call.screen.line(f"committed as {result.commit.snapshot_id}")
 
 
 def _sizes(text: str, option: str) -> dict[str, int]:

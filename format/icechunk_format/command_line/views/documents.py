@@ -1,4 +1,4 @@
-"""Describes the keys of the documents that ``--json`` prints, for ``--help``.
+"""Describes the keys of the documents that ``--json`` prints, and takes those of results.
 
 Keys are never renamed, since scripts use them; keys may be added. Times are ISO 8601 in UTC with
 microseconds, sizes are bytes, ids are strings in Crockford base 32. Unknown values are null.
@@ -184,10 +184,7 @@ _KEYS: Final[dict[str, Keys]] = {
     "delete": {
         **_DRY_RUN,
         "snapshot_id": "the new snapshot; null for a dry run or an empty selection",
-        "arrays": "list of paths of the arrays that change",
-        "dimension": "the dimension that loses labels; null if cells become missing",
-        "labels": "number of labels that are removed",
-        "cells": "object: number of cells that become missing by path of the array",
+        "dimension": "the dimension of the deleted labels; null if cells become missing",
     },
     "verify": {
         "errors": "number of findings of that severity; the exit code is 3 if there are any",
@@ -215,17 +212,9 @@ _KEYS: Final[dict[str, Keys]] = {
     "rechunk": {
         **_DRY_RUN,
         "snapshot_id": "the new snapshot; null for a dry run",
-        "arrays": "list of paths of the new arrays",
-        "tasks": "number of steps",
-        "decoded_bytes": "size of the arrays, decoded",
-        "buffer_bytes": "maximum size of values in memory",
-        "requests": "maximum number of chunks to read and write",
     },
     "virtualize": {
-        **_DRY_RUN,
-        "snapshot_id": "the newest snapshot of the branch; null if there is no repository",
         "files": "object: number of files by status (taken, copied, known, refreshed, refused)",
-        "files_copied": "number of files that were copied, wholly or in part",
     },
     "mirror": {"target": "path or URL of the Delta table", "branch": "name"},
     "freshness": {"target": "path or URL of the Delta table"},
@@ -236,15 +225,20 @@ _KEYS: Final[dict[str, Keys]] = {
 # Commands whose document has the fields of a result.
 _RESULTS: Final = {
     "explain": ("workflows.estimate", "Estimate"),
+    "delete": ("workflows.deleting", "DeleteResult"),
     "expire": ("maintenance", "ExpireResult"),
     "gc": ("maintenance", "CollectResult"),
     "rewrite-manifests": ("maintenance", "RewriteResult"),
     "upgrade": ("repository.lifecycle.upgrade", "UpgradeReport"),
     "copy": ("maintenance", "CopyResult"),
     "import-draft": ("drafts", "ImportReport"),
+    "rechunk": ("workflows.rechunking", "RechunkResult"),
+    "virtualize": ("workflows.virtualizing.result", "VirtualizeResult"),
     "mirror": ("workflows.mirroring", "MirrorResult"),
     "freshness": ("workflows.mirroring", "Freshness"),
 }
+# Fields that other keys stand for, or that only a run on Spark has.
+_NO_KEYS: Final = ("commit", "totals", "report", "dim")
 _FIELDS: Final = re.compile(r"^(\w+(?:, \w+)*)\n((?: +.*\n?)+)", re.MULTILINE)
 
 
@@ -264,8 +258,19 @@ def _fields_of(result: type[Any]) -> Keys:
     for names, text in _FIELDS.findall(inspect.getdoc(result) or ""):
         about = _in_json(" ".join(text.split()).partition(". ")[0])
         meanings |= dict.fromkeys(names.split(", "), about)
-    names = [one.name for one in fields(result) if one.name not in ("commit", "totals")]
+    names = [one.name for one in fields(result) if one.name not in _NO_KEYS]
     return {name: meanings.get(name, "") for name in names}
+
+
+def result_keys(result: Any) -> dict[str, Any]:
+    """Return the keys of a result with their values; ``snapshot_id`` is its own or its commit's."""
+    names = [one.name for one in fields(result) if one.name not in _NO_KEYS]
+    keys = {name: getattr(result, name) for name in names}
+    commit = getattr(result, "commit", None)
+    if commit is not None and not getattr(commit, "is_skipped", False):
+        keys["snapshot_id"] = commit.snapshot_id
+    snapshot_id = keys.get("snapshot_id")
+    return {**keys, "snapshot_id": None if snapshot_id is None else str(snapshot_id)}
 
 
 def keys_text(command: str) -> str:
