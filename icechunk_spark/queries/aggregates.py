@@ -22,8 +22,9 @@ from icechunk_format.errors import IcechunkError
 from icechunk_format.tables.aggregates import plan_partials
 from icechunk_format.tables.reading.layouts.partials import run_partials
 from icechunk_spark.jobs.session import TIME_ZONE, cores_of
-from icechunk_spark.queries.aggregate_calls import AggregateCalls, NotRewritten
+from icechunk_spark.queries.aggregate_calls import AggregateCalls
 from icechunk_spark.queries.frames import frame_of
+from icechunk_spark.queries.operands import NotRewritten
 from icechunk_spark.queries.replanning import of_all, shortened, shortened_sql, shown_conditions
 from icechunk_spark.reading.plan import OpenedTable, shown_read
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks

@@ -167,7 +167,7 @@ def _replanned(queried: QueriedRead, need: Need) -> DataFrame:
         if table.options.layout == "chunks" and plan.tasks and plan.tasks[0].rows > need.limit:
             least = -(-rows // _MOST_TASKS_OF_A_LIMIT)
             plan = queried.scan(pruned.selection, names, max(1, need.limit, least))
-        counts = (task.rows for task in plan.tasks)
+        counts: Iterable[int] = (task.rows for task in plan.tasks)
         if table.options.layout == "summary":
             counts = blocks_of_tasks(table.dataset, table.table, pruned.selection, plan.tasks)
         plan = limited(plan, need.limit, counts)

@@ -18,6 +18,7 @@ from typing import Final, Literal
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
+from icechunk_format.tables.reading.layouts.arithmetic import Step
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_format.tables.reading.layouts.statistics import Statistic
@@ -42,6 +43,7 @@ class MeasureRequest:
     wanted: frozenset[Statistic] = frozenset()
     exact_sum: bool = False
     half: Literal["upper", "lower"] | None = None
+    steps: tuple[Step, ...] = ()
     condition: str | None = None
 
 
@@ -87,6 +89,7 @@ def plan_partials(
             wanted=one.wanted,
             exact_sum=one.exact_sum,
             half=one.half,
+            steps=one.steps,
             condition=(
                 None
                 if one.condition is None

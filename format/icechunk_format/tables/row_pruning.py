@@ -79,7 +79,7 @@ def prune_rows(
             continue
         if planned.never:
             nothing = {name: DimSelection.empty(size) for name, size in _sizes(table).items()}
-            chunks = {} if lists else None
+            chunks: dict[str, tuple[DimSelection, ...]] | None = {} if lists else None
             return Pruned(selection=replace(base, dims=nothing, chunks=chunks), used=(sql,))
         if planned.dimension_conditions:
             used.append(sql)

@@ -69,9 +69,10 @@ class InspectionConditions:
         for axis in range(refs.extents.shape[1]):
             name = f"chunk[{axis}]"
             bounds = refs.extents[:, axis].astype(np.int64)
-            if name not in self.by_column or bounds.max() > _MOST_POSITIONS:
+            count = int(np.max(bounds))
+            if name not in self.by_column or count > _MOST_POSITIONS:
                 continue
-            held = self._held(name, pa.array(np.arange(bounds.max()), pa.int64()))
+            held = self._held(name, pa.array(np.arange(count), pa.int64()))
             before = np.concatenate([[0], np.cumsum(held)])
             kept &= before[bounds[:, 1]] > before[bounds[:, 0]]
         return kept
