@@ -16,14 +16,18 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
+from icechunk_format.tables.aggregates import rows_of_tasks
+from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.requested import requested_scan, selecting
 from icechunk_format.tables.row_pruning import blocks_of_tasks, prune_rows, rows_of_selection
 from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, prune
 from icechunk_format.tables.selection.select import Selection
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.queries.reads import Opened, Read
 from icechunk_spark.reading.plan import MetadataRead, OpenedTable, shown_read, without_long_lists
@@ -124,8 +128,18 @@ class QueriedRead:
         options = table.options
         if rows_per_partition is not None:
             options = replace(options, rows_per_partition=rows_per_partition)
+        usual_rows = DEFAULT_ROWS_PER_PARTITION
+        if options.layout == "summary":
+            # Blocks may have a part in each chunk, which each task would read again.
+            cells = prod(one.count for one in table.table.selections(selection.dims))
+            usual_rows = rows_of_tasks(cells, cores_of(self.spark))
         return requested_scan(
-            options, table.dataset, table.table, columns=columns, selection=selection
+            options,
+            table.dataset,
+            table.table,
+            columns=columns,
+            selection=selection,
+            usual_rows=usual_rows,
         )
 
     def _base(self) -> Selection:
