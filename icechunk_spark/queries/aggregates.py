@@ -25,7 +25,12 @@ from icechunk_spark.jobs.session import TIME_ZONE, cores_of
 from icechunk_spark.queries.aggregate_calls import AggregateCalls
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.queries.operands import NotRewritten
-from icechunk_spark.queries.replanning import of_all, shortened, shortened_sql, shown_conditions
+from icechunk_spark.queries.replanning import (
+    shortened,
+    shortened_sql,
+    shown_conditions,
+    shown_tasks,
+)
 from icechunk_spark.reading.plan import OpenedTable, shown_read
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, row_bytes, spark_struct
@@ -130,7 +135,7 @@ def _aggregated(
         conditions=shown_conditions(pruned.used),
         aggregate=shortened_sql(", ".join(column.sql for column in aggregates)) or "distinct",
         by=",".join(calls.dims),
-        tasks=of_all(len(plan.tasks), read.read.tasks),
+        tasks=shown_tasks(read.read, len(plan.tasks)),
     )
     reader = IcechunkReader(plan, arrow_target(schema), run_partials)
     tasks = IcechunkTasks(reader, name, read.read.name)

@@ -13,8 +13,8 @@ from icechunk_spark.queries.replanning import (
     QueriedRead,
     cheapest_column,
     known_rows,
-    of_all,
     shown_conditions,
+    shown_tasks,
 )
 from icechunk_spark.reading.plan import OpenedTable, shown_read
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
@@ -62,7 +62,7 @@ def replan_count(
         table.snapshot,
         conditions=shown_conditions(pruned.used),
         aggregate="count(*)",
-        tasks=of_all(len(plan.tasks), read.read.tasks),
+        tasks=shown_tasks(read.read, len(plan.tasks)),
     )
     run = scan_run() if pruned.rows is None else FilteredRun(None, pruned.rows)
     reader = IcechunkReader(plan, _ARROW_ROWS, CountingRun(run))

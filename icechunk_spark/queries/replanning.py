@@ -256,7 +256,7 @@ def _frame(
         queried.opened.table.snapshot,
         conditions=shown_conditions(used),
         columns=names,
-        tasks=f"{count:,}" if read.is_fresh else of_all(count, read.tasks),
+        tasks=shown_tasks(read, count),
     )
     _log.debug("planned %s", name)
     tasks = IcechunkTasks(reader, name, read.name)
@@ -299,9 +299,12 @@ def cheapest_column(queried: QueriedRead) -> StructType:
     return StructType([fields[ranks.index(min(ranks))]])
 
 
-def of_all(tasks: int, all_tasks: int) -> str:
-    """Return a number of tasks for a plan; a limit may cut a read into more tasks."""
-    return f"{tasks:,} of {all_tasks:,}" if tasks <= all_tasks else f"{tasks:,}"
+def shown_tasks(read: Read, tasks: int) -> str:
+    """Return a number of tasks for a plan, with that of the whole read if it is known."""
+    # A limit may cut a read into more tasks.
+    if read.is_fresh or tasks > read.tasks:
+        return f"{tasks:,}"
+    return f"{tasks:,} of {read.tasks:,}"
 
 
 def log_left(name: str, left: Sequence[tuple[str, str]]) -> None:
