@@ -187,7 +187,7 @@ public class Pushdown extends Rule {
             || type.equals(isLeft ? "RIGHT OUTER" : "LEFT OUTER") || (!isLeft && type.equals("LEFT ANTI"));
         LogicalPlan other = isLeft ? join.right() : join.left();
         LocalRelation rows = rowsOf(other);
-        if (!isReduced || rows == null || join.condition().isEmpty()) return found;
+        if (!isReduced || rows == null || join.condition().isEmpty() || !hasRead(side)) return found;
         List conjuncts = new ArrayList();
         split((Expression) join.condition().get(), conjuncts);
         for (int i = 0; i < conjuncts.size(); i++) {
@@ -236,6 +236,15 @@ public class Pushdown extends Rule {
         }
         if (!(plan instanceof LocalRelation) || ((LocalRelation) plan).data().size() > MOST_KEYS) return null;
         return (LocalRelation) plan;
+    }
+
+    private static boolean hasRead(LogicalPlan plan) {
+        if (plan instanceof MapInArrow) return readOf((MapInArrow) plan) != null;
+        Iterator each = plan.children().iterator();
+        while (each.hasNext()) {
+            if (hasRead((LogicalPlan) each.next())) return true;
+        }
+        return false;
     }
 
     private static boolean isDeterministic(LogicalPlan plan) {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +14,7 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.requested import requested_dataset, requested_scan, requested_table
 from icechunk_format.tables.row_pruning import blocks_of_tasks, prune_rows, rows_of_selection
+from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.writing.in_process import write_table
 
@@ -121,3 +125,18 @@ def test_blocks_of_tasks(path):
     )
     assert len(counts) > 1
     assert sum(counts) == known == len(rows) == 6
+
+
+def test_blocks_of_a_long_dimension_are_counted_without_their_positions(path):
+    _, dataset, table = opened(path, layout="summary", block="y=2,x=3")
+    assert rows_of_selection(dataset, table, Selection(dims={}), skip_missing=False) == 4 * 4
+    some = Selection(dims={"x": DimSelection.of_indices(10, np.array([0, 2, 9]))})
+    assert rows_of_selection(dataset, table, some, skip_missing=False) == 4 * 2
+    assert rows_of_selection(dataset, table, some, skip_missing=True) is None
+    long = replace(table, dims=("y", "x"), sizes=(10**12, 10), block=(10, 10))
+    tracemalloc.start()
+    count = rows_of_selection(dataset, long, Selection(dims={}), skip_missing=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 10**11
+    assert peak < 1e6

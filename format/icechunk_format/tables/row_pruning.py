@@ -109,7 +109,7 @@ def rows_of_selection(
         return math.prod(one.count for one in table.selections(selection.dims))
     if table.layout == "summary":
         chosen = zip(_block_axes(dataset, table), table.selections(selection.dims), strict=True)
-        return math.prod(len(_blocks_along(axis, one)[0]) for axis, one in chosen)
+        return math.prod(_count_of_blocks(axis, one) for axis, one in chosen)
     if table.layout == "refs" or not table.decoded:
         return None
     rows = 0
@@ -129,7 +129,7 @@ def blocks_of_tasks(
     for task in tasks:
         yield sum(
             math.prod(
-                len(_blocks_along(axis, one.within(part[1 + 2 * n], part[2 + 2 * n]))[0])
+                _count_of_blocks(axis, one.within(part[1 + 2 * n], part[2 + 2 * n]))
                 for n, (axis, one) in enumerate(zip(axes, chosen, strict=True))
             )
             for part in task.parts
@@ -247,6 +247,14 @@ def _block_axes(dataset: Dataset, table: Table) -> list[ChunkAxis]:
     variables = _variables(dataset, table)
     lead = leading_variable(variables, dataset.snapshot.manifest_files)
     return block_axes(table, variables, lead)
+
+
+def _count_of_blocks(axis: ChunkAxis, selection: DimSelection) -> int:
+    if selection.indices is None:
+        # A dimension may be too long for a list of positions.
+        first, last = axis.chunk_range(selection.start, selection.stop)
+        return last - first
+    return len(_blocks_along(axis, selection)[0])
 
 
 def _blocks_along(
