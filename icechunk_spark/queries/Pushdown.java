@@ -38,6 +38,7 @@ import scala.collection.mutable.ListBuffer;
 
 public class Pushdown extends Rule {
     private static final String KEY = "icechunk.read";
+    private static final int MOST_KEYS = 5000;
     private String token;
     private Function planner;
     private final com.fasterxml.jackson.databind.ObjectMapper json = new com.fasterxml.jackson.databind.ObjectMapper();
@@ -85,6 +86,8 @@ public class Pushdown extends Rule {
 
     private static class Need {
         List conjuncts = new ArrayList();
+        // Conditions that no Filter has, such as the keys of the other side of a join.
+        List keys = new ArrayList();
         boolean complete = true;
         AttributeSet columns = null;
         long limit = -1;
@@ -107,8 +110,14 @@ public class Pushdown extends Rule {
             below.complete = need.complete;
             below.columns = need.columns == null ? null : need.columns.$plus$plus(plan.references());
             below.limit = need.limit;
+            if (isDeterministic(plan)) below.keys = need.keys;
         } else if (plan instanceof Project) {
             below.columns = plan.references();
+            if (isDeterministic(plan)) {
+                List projects = new ArrayList();
+                projects.add(plan);
+                for (int i = 0; i < need.keys.size(); i++) below.keys.add(inlined((Expression) need.keys.get(i), projects, 0));
+            }
             // A condition above may be on a column of the project, as of random numbers.
             below.limit = need.conjuncts.isEmpty() ? need.limit : -1;
         } else if (plan instanceof Aggregate) {
@@ -128,7 +137,7 @@ public class Pushdown extends Rule {
         Iterator each = plan.children().iterator();
         while (each.hasNext()) {
             LogicalPlan child = (LogicalPlan) each.next();
-            LogicalPlan other = rewritten(child, below);
+            LogicalPlan other = rewritten(child, plan instanceof Join ? ofSide((Join) plan, child, need) : below);
             changed = changed || other != child;
             children.addOne(other);
         }
@@ -148,17 +157,102 @@ public class Pushdown extends Rule {
             }
         }
         boolean isWhole = positions.size() == node.output().size();
-        boolean isPushed = isOn() && !(need.conjuncts.isEmpty() && isWhole && need.limit < 0);
+        List conjuncts = new ArrayList(need.conjuncts);
+        conjuncts.addAll(need.keys);
+        boolean isPushed = isOn() && !(conjuncts.isEmpty() && isWhole && need.limit < 0);
         if (!isPushed && !isFresh) return node;
         Map request = request("read", read);
         if (isPushed) {
-            request.put("complete", Boolean.valueOf(texts(need.conjuncts, node.output(), request) && need.complete));
+            request.put("complete", Boolean.valueOf(texts(conjuncts, node.output(), request) && need.complete));
             request.put("columns", positions);
             request.put("limit", new Long(need.limit));
         }
         Object found = asked(request);
         if (found == null) return node;
         return under((LogicalPlan) found, isPushed ? kept.toSeq() : node.output(), node);
+    }
+
+    // Return the keys that rows of a side of a join must have to be in its result, or to decide it.
+    private static Need ofSide(Join join, LogicalPlan side, Need need) {
+        Need found = new Need();
+        boolean isLeft = side == join.left();
+        String type = join.joinType().sql();
+        for (int i = 0; i < need.keys.size(); i++) {
+            Expression one = (Expression) need.keys.get(i);
+            boolean isKept = type.equals("INNER") || type.equals("CROSS") || (isLeft && type.startsWith("LEFT "))
+                || (!isLeft && type.equals("RIGHT OUTER"));
+            if (isKept && one.references().subsetOf(side.outputSet())) found.keys.add(one);
+        }
+        boolean isReduced = type.equals("INNER") || type.equals("LEFT SEMI")
+            || type.equals(isLeft ? "RIGHT OUTER" : "LEFT OUTER") || (!isLeft && type.equals("LEFT ANTI"));
+        LogicalPlan other = isLeft ? join.right() : join.left();
+        LocalRelation rows = rowsOf(other);
+        if (!isReduced || rows == null || join.condition().isEmpty() || !hasRead(side)) return found;
+        List conjuncts = new ArrayList();
+        split((Expression) join.condition().get(), conjuncts);
+        for (int i = 0; i < conjuncts.size(); i++) {
+            if (!(conjuncts.get(i) instanceof EqualTo)) continue;
+            EqualTo equal = (EqualTo) conjuncts.get(i);
+            addKeys(equal.left(), side, equal.right(), other, rows, found.keys);
+            addKeys(equal.right(), side, equal.left(), other, rows, found.keys);
+        }
+        return found;
+    }
+
+    private static void addKeys(
+        Expression own, LogicalPlan side, Expression key, LogicalPlan other, LocalRelation rows, List found) {
+        if (own.references().isEmpty() || !own.references().subsetOf(side.outputSet())) return;
+        // Columns that the plan above the rows computes are not among theirs.
+        if (!key.references().subsetOf(other.outputSet()) || !key.references().subsetOf(rows.outputSet())) return;
+        if (!own.deterministic() || !key.deterministic() || !own.dataType().equals(key.dataType())) return;
+        java.util.Set values = new java.util.LinkedHashSet();
+        Iterator each = rows.data().iterator();
+        while (each.hasNext()) {
+            org.apache.spark.sql.catalyst.InternalRow row = (org.apache.spark.sql.catalyst.InternalRow) each.next();
+            Map known = new HashMap();
+            Iterator columns = rows.output().iterator();
+            for (int i = 0; columns.hasNext(); i++) {
+                Attribute column = (Attribute) columns.next();
+                if (key.references().contains(column)) {
+                    known.put(column.exprId(), new Literal(row.get(i, column.dataType()), column.dataType()));
+                }
+            }
+            Object value = replaced(key, known).eval(org.apache.spark.sql.catalyst.InternalRow$.MODULE$.empty());
+            // NULL equals nothing.
+            if (value != null) values.add(value);
+        }
+        if (values.isEmpty()) return;
+        ListBuffer list = new ListBuffer();
+        java.util.Iterator one = values.iterator();
+        while (one.hasNext()) list.addOne(new Literal(one.next(), key.dataType()));
+        found.add(new In(own, list.toSeq()));
+    }
+
+    // Return the rows that a plan selects from, if they are few and part of the query; else null.
+    private static LocalRelation rowsOf(LogicalPlan plan) {
+        while (plan instanceof Project || plan instanceof Filter || plan instanceof Aggregate || plan instanceof Sort
+            || plan instanceof LocalLimit || plan instanceof GlobalLimit) {
+            plan = (LogicalPlan) plan.children().head();
+        }
+        if (!(plan instanceof LocalRelation) || ((LocalRelation) plan).data().size() > MOST_KEYS) return null;
+        return (LocalRelation) plan;
+    }
+
+    private static boolean hasRead(LogicalPlan plan) {
+        if (plan instanceof MapInArrow) return readOf((MapInArrow) plan) != null;
+        Iterator each = plan.children().iterator();
+        while (each.hasNext()) {
+            if (hasRead((LogicalPlan) each.next())) return true;
+        }
+        return false;
+    }
+
+    private static boolean isDeterministic(LogicalPlan plan) {
+        Iterator each = plan.expressions().iterator();
+        while (each.hasNext()) {
+            if (!((Expression) each.next()).deterministic()) return false;
+        }
+        return true;
     }
 
     private LogicalPlan aggregated(Aggregate node) {

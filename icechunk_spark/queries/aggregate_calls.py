@@ -3,8 +3,6 @@
 ``avg(t2m)`` over cells becomes ``sum(total) / sum(count)`` over partial rows. Everything else of an
 expression, such as a cast or a label, keeps its text, so that Spark evaluates it itself.
 
-Long because reading the tokens of SQL and rewriting calls are one task.
-
 Rules of this file
 ------------------
 1. Only constructs in the tables of this file are rewritten. Anything else raises `NotRewritten`,
@@ -26,18 +24,26 @@ import pyarrow as pa
 
 from icechunk_format.tables.aggregates import MeasureRequest
 from icechunk_format.tables.reading.layouts.partials import CELLS, measure_name
+from icechunk_spark.queries.operands import (
+    NotRewritten,
+    Operand,
+    Token,
+    bare,
+    closing,
+    is_text,
+    operand,
+    quoted,
+    split,
+    tokens_of,
+    unquoted,
+)
 from icechunk_spark.reading.combine import merged_moments
 
 if TYPE_CHECKING:
+    from icechunk_format.tables.reading.layouts.arithmetic import Step
     from icechunk_format.tables.reading.layouts.statistics import Statistic
     from icechunk_format.tables.table.table import Table
 
-_TOKENS: Final = re.compile(
-    r"(?P<string>'(?:[^'\\]|\\.)*')|(?P<quoted>`(?:[^`]|``)*`)"
-    r"|(?P<number>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?[A-Za-z]*)|(?P<word>[^\W\d]\w*)"
-    r"|(?P<space>\s+)|(?P<other>[<>=!|&]+|.)",
-    re.DOTALL,
-)
 # Words beside names of functions; names of columns are quoted.
 _WORDS: Final = (
     "and as between bigint binary boolean byte case date day distinct div double else end false"
@@ -70,13 +76,6 @@ _SAME: Final = {
 }
 _AGGREGATES: Final = frozenset({"avg", "count", "max", "min", "sum", *_MOMENTS})
 
-Token = tuple[str, str]
-"""A kind of `_TOKENS`, and the text."""
-
-
-class NotRewritten(Exception):
-    """An aggregate that only Spark computes; the message gives the reason."""
-
 
 class _Call(NamedTuple):
     """A call of an aggregate function within an expression."""
@@ -94,6 +93,7 @@ class _Needed:
     column: str | None
     condition: str | None
     mode: Literal["float", "exact", "upper", "lower"]
+    steps: tuple[Step, ...] = ()
 
 
 class AggregateCalls:
@@ -123,6 +123,7 @@ class AggregateCalls:
                 wanted=frozenset(wanted),
                 exact_sum=needed.mode != "float",
                 half=needed.mode if needed.mode in ("upper", "lower") else None,
+                steps=needed.steps,
                 condition=needed.condition,
             )
             for needed, wanted in self._measures.items()
@@ -135,22 +136,22 @@ class AggregateCalls:
 
     def group(self, sql: str) -> str:
         """Return a grouping expression of dimensions."""
-        return self._labels(_tokens(sql))
+        return self._labels(tokens_of(sql))
 
     def aggregate(self, sql: str) -> str:
         """Return an expression of aggregates, without its alias."""
-        tokens = _tokens(sql)
+        tokens = tokens_of(sql)
         found, position = [], 0
         while position < len(tokens):
             name = _SAME.get(tokens[position][1].lower(), tokens[position][1].lower())
-            is_call = tokens[position][0] == "word" and _is(tokens, position + 1, "(")
+            is_call = tokens[position][0] == "word" and is_text(tokens, position + 1, "(")
             if not (is_call and name in _AGGREGATES):
                 found.append((position, position + 1))
                 position += 1
                 continue
-            start, position = position, _closing(tokens, position + 1) + 1
-            if _is(tokens, position, "filter"):
-                position = _closing(tokens, position + 1) + 1
+            start, position = position, closing(tokens, position + 1) + 1
+            if is_text(tokens, position, "filter"):
+                position = closing(tokens, position + 1) + 1
             found.append((start, position))
         parts: list[str] = []
         rest: list[Token] = []
@@ -178,10 +179,10 @@ class AggregateCalls:
         names: list[str] = []
         parts: list[str] = []
         for position, (kind, text) in enumerate(tokens):
-            is_called = _is(tokens, position + 1, "(")
+            is_called = is_text(tokens, position + 1, "(")
             if kind == "quoted":
-                name = _unquoted(text)
-                if name not in self._types or is_called or _is(tokens, position + 1, "."):
+                name = unquoted(text)
+                if name not in self._types or is_called or is_text(tokens, position + 1, "."):
                     raise NotRewritten(f"{text} is not a column of the table")
                 names.append(name)
             elif kind == "word":
@@ -209,45 +210,36 @@ class AggregateCalls:
                 raise NotRewritten(f"count({arguments})")
             part = CELLS if condition is None else self._part(None, condition, "float", "count")
             return f"coalesce(sum({part}), 0L)"
-        name, cast_to_double = self._column(call.arguments)
+        found = operand(call.arguments, self._types)
+        name = found.column
         if name in self._dims:
-            if call.name != "count" or condition is not None:
+            if call.name != "count" or condition is not None or found.steps:
                 raise NotRewritten(f"{call.name} of the dimension {name} needs its cells")
             self.dims[name] = None
-            counts = f"CASE WHEN {_quoted(name)} IS NULL THEN 0L ELSE {CELLS} END"
+            counts = f"CASE WHEN {quoted(name)} IS NULL THEN 0L ELSE {CELLS} END"
             return f"coalesce(sum({counts}), 0L)"
-        return self._of_column(call.name, name, condition, cast_to_double=cast_to_double)
+        if found.steps and call.name != "count":
+            return self._of_numbers(call.name, found, condition)
+        return self._of_column(call.name, name, condition)
 
-    def _of_column(
-        self, function: str, name: str, condition: str | None, *, cast_to_double: bool
-    ) -> str:
+    def _of_column(self, function: str, name: str, condition: str | None) -> str:
         kind = self._types[name]
         if function == "count":
             return f"coalesce(sum({self._part(name, condition, 'float', 'count')}), 0L)"
         if name not in self._numeric:
             raise NotRewritten(f"{function} of {kind}")
         if function in ("min", "max"):
-            if not _has_order(kind) or cast_to_double:
+            if not _has_order(kind):
                 raise NotRewritten(f"{function} of {kind}")
             field: Literal["low", "high"] = "low" if function == "min" else "high"
             return f"{function}({self._part(name, condition, _mode(kind), field, field)})"
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            if function != "sum" or not pa.types.is_decimal(kind) or cast_to_double:
-                raise NotRewritten(f"{function} of {kind}")
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            if function != "sum" or pa.types.is_floating(kind):
+                return self._of_numbers(function, Operand(name, kind, ()), condition)
+        elif function != "sum" or not pa.types.is_decimal(kind):
+            raise NotRewritten(f"{function} of {kind}")
+        if pa.types.is_decimal(kind):
             return f"CAST({self._exact_sum(name, condition)} AS DECIMAL(30, 0))"
-        if function in _MOMENTS:
-            fields = (
-                self._part(name, condition, _mode(kind), field, "moments")
-                for field in ("count", "mean", "m2")
-            )
-            return merged_moments(*fields, finish=_MOMENTS[function])
-        if function == "avg":
-            total = self._part(name, condition, _mode(kind), "total", "total")
-            count = self._part(name, condition, _mode(kind), "count")
-            return f"sum(CAST({total} AS DOUBLE)) / nullif(sum({count}), 0L)"
-        if cast_to_double or pa.types.is_floating(kind):
-            total = self._part(name, condition, _mode(kind), "total", "total")
-            return f"sum(CAST({total} AS DOUBLE))"
         if _mode(kind) == "exact" or not self._ansi:
             # Wraps without ANSI, as does Spark.
             return f"sum({self._part(name, condition, 'exact', 'total', 'total')})"
@@ -257,6 +249,31 @@ class AggregateCalls:
             f"CASE WHEN {total} IS NULL THEN CAST(NULL AS BIGINT) WHEN {total} BETWEEN {ends} THEN "
             f"CAST({total} AS BIGINT) ELSE 9223372036854775807L + count(1) END"
         )
+
+    def _of_numbers(self, function: str, operand: Operand, condition: str | None) -> str:
+        """Return the SQL of a function whose result is computed in DOUBLE, or of an extreme."""
+        name, kind, steps = operand
+        if name not in self._numeric:
+            raise NotRewritten(f"{function} of {kind}")
+        while function not in ("min", "max") and steps and steps[-1].operation == "double":
+            # Sums widen the values themselves.
+            steps = steps[:-1]
+        kind = kind if steps else self._types[name]
+        mode = "float" if steps else _mode(kind)
+        if function in _MOMENTS:
+            fields = (
+                self._part(name, condition, mode, field, "moments", steps=steps)
+                for field in ("count", "mean", "m2")
+            )
+            return merged_moments(*fields, finish=_MOMENTS[function])
+        if function in ("min", "max"):
+            field: Literal["low", "high"] = "low" if function == "min" else "high"
+            return f"{function}({self._part(name, condition, mode, field, field, steps=steps)})"
+        total = self._part(name, condition, mode, "total", "total", steps=steps)
+        if function == "sum":
+            return f"sum(CAST({total} AS DOUBLE))"
+        count = self._part(name, condition, mode, "count", steps=steps)
+        return f"sum(CAST({total} AS DOUBLE)) / nullif(sum({count}), 0L)"
 
     def _exact_sum(self, name: str, condition: str | None) -> str:
         upper, lower = (
@@ -272,26 +289,12 @@ class AggregateCalls:
         mode: Literal["float", "exact", "upper", "lower"],
         field: str,
         *wanted: Statistic,
+        steps: tuple[Step, ...] = (),
     ) -> str:
         """Return the partial column of a statistic, and note that it is wanted."""
-        needed = _Needed(column=column, condition=condition, mode=mode)
+        needed = _Needed(column=column, condition=condition, mode=mode, steps=steps)
         self._measures.setdefault(needed, set()).update(wanted)
         return measure_name(list(self._measures).index(needed), field)
-
-    def _column(self, tokens: Sequence[Token]) -> tuple[str, bool]:
-        """Return the only column in arguments, and whether it is cast to DOUBLE."""
-        cast_to_double = [text.lower() for _, text in tokens[:2]] == ["cast", "("]
-        if cast_to_double:
-            if [text.lower() for _, text in tokens[-3:]] != ["as", "double", ")"]:
-                raise NotRewritten("a cast of an argument")
-            tokens = tokens[2:-3]
-        names, text = self._resolved(tokens)
-        if len(names) != 1 or text.strip() != _quoted(names[0]):
-            raise NotRewritten(f"an aggregate of {text}")
-        kind = self._types[names[0]]
-        if cast_to_double and not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise NotRewritten(f"a cast of {kind}")
-        return names[0], cast_to_double
 
 
 def _mode(kind: pa.DataType) -> Literal["float", "exact"]:
@@ -314,14 +317,14 @@ def _has_order(kind: pa.DataType) -> bool:
 
 def _counted_condition(call: _Call) -> list[Token] | None:
     """Return the condition that a call counts, as Catalyst writes ``count_if`` and its like."""
-    tokens = _bare(call.arguments)
+    tokens = bare(call.arguments)
     texts = [text.lower() for _, text in tokens]
-    if call.name == "count" and texts[:2] == ["if", "("] and _closing(tokens, 1) == len(tokens) - 1:
-        parts = _split(tokens[2:-1])
+    if call.name == "count" and texts[:2] == ["if", "("] and closing(tokens, 1) == len(tokens) - 1:
+        parts = split(tokens[2:-1])
         null = ["cast", "(", "null", "as", "boolean", ")"]
         if len(parts) == 3 and [text.lower() for _, text in parts[1]] in (null, ["null"]):
-            test = _bare(parts[0])
-            if test[0][1].lower() == "not" and _bare(test[1:]) == _bare(parts[2]):
+            test = bare(parts[0])
+            if test[0][1].lower() == "not" and bare(test[1:]) == bare(parts[2]):
                 return parts[2]
     is_one = texts[-5:] == ["then", "1", "else", "0", "end"] and texts.count("when") == 1
     if call.name == "sum" and texts[:2] == ["case", "when"] and is_one:
@@ -329,34 +332,15 @@ def _counted_condition(call: _Call) -> list[Token] | None:
     return None
 
 
-def _bare(tokens: Sequence[Token]) -> Sequence[Token]:
-    while tokens and tokens[0][1] == "(" and _closing(tokens, 0) == len(tokens) - 1:
-        tokens = tokens[1:-1]
-    return tokens
-
-
-def _split(tokens: Sequence[Token]) -> list[list[Token]]:
-    """Split arguments at commas."""
-    parts: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens:
-        depth += {"(": 1, ")": -1}.get(token[1], 0)
-        if token[1] == "," and not depth:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
-
-
 def _call(tokens: Sequence[Token]) -> _Call:
     name = tokens[0][1].lower()
-    end = _closing(tokens, 1)
+    end = closing(tokens, 1)
     arguments = list(tokens[2:end])
-    is_distinct = _is(arguments, 0, "distinct")
+    is_distinct = is_text(arguments, 0, "distinct")
     condition: list[Token] = []
     if end + 1 < len(tokens):
         # ``FILTER (WHERE ...)``.
-        if not _is(tokens, end + 3, "where"):
+        if not is_text(tokens, end + 3, "where"):
             raise NotRewritten("a filter without a condition")
         condition = list(tokens[end + 4 : -1])
     return _Call(
@@ -365,45 +349,3 @@ def _call(tokens: Sequence[Token]) -> _Call:
         condition=condition,
         is_distinct=is_distinct,
     )
-
-
-def _tokens(sql: str) -> list[Token]:
-    """Return the tokens of an expression, without spaces and without its alias."""
-    found = [
-        (str(match.lastgroup), match[0])
-        for match in _TOKENS.finditer(sql)
-        if match.lastgroup != "space"
-    ]
-    if any(text in ("\0", '"', "'", "`") for kind, text in found if kind == "other"):
-        raise NotRewritten("an expression of unknown syntax")
-    if len(found) > 2 and _is(found, len(found) - 2, "as"):
-        return found[:-2]
-    return found
-
-
-def _is(tokens: Sequence[Token], position: int, text: str) -> bool:
-    """Return True if a token is a word or sign, without case."""
-    if not 0 <= position < len(tokens):
-        return False
-    kind, found = tokens[position]
-    return kind in ("word", "other") and found.lower() == text
-
-
-def _closing(tokens: Sequence[Token], opening: int) -> int:
-    """Return the position of the parenthesis that closes another."""
-    depth = 0
-    for position in range(opening, len(tokens)):
-        kind, text = tokens[position]
-        if kind == "other":
-            depth += {"(": 1, ")": -1}.get(text, 0)
-        if not depth:
-            return position
-    raise NotRewritten("an expression without its end")
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1].replace("``", "`") if text.startswith("`") else text
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

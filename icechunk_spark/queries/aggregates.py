@@ -22,9 +22,15 @@ from icechunk_format.errors import IcechunkError
 from icechunk_format.tables.aggregates import plan_partials
 from icechunk_format.tables.reading.layouts.partials import run_partials
 from icechunk_spark.jobs.session import TIME_ZONE, cores_of
-from icechunk_spark.queries.aggregate_calls import AggregateCalls, NotRewritten
+from icechunk_spark.queries.aggregate_calls import AggregateCalls
 from icechunk_spark.queries.frames import frame_of
-from icechunk_spark.queries.replanning import shortened_sql
+from icechunk_spark.queries.operands import NotRewritten
+from icechunk_spark.queries.replanning import (
+    shortened,
+    shortened_sql,
+    shown_conditions,
+    shown_tasks,
+)
 from icechunk_spark.reading.plan import OpenedTable, shown_read
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, row_bytes, spark_struct
@@ -81,8 +87,7 @@ def replan_aggregate(
             key, lambda: _aggregated(read, conjuncts, groups, aggregates, is_legacy)
         )
     except (NotRewritten, IcechunkError, PySparkException) as error:
-        reason = str(error).split("\n")[0]
-        _log.debug("%s: only Spark aggregates: %s", read.read.name, shortened_sql(reason))
+        _log.debug("%s: only Spark aggregates: %s", read.read.name, shortened(str(error)))
         return None
     types = [field.dataType for field in found.schema]
     if types != [column.type for column in aggregates]:
@@ -114,8 +119,9 @@ def _aggregated(
         raise NotRewritten(f"{_LEGACY_MOMENTS} is set")
     pruned = read.pruned(conjuncts)
     if not pruned.is_total:
-        reasons = "; ".join(f"{sql}: {reason}" for sql, reason in pruned.left)
-        raise NotRewritten(f"a condition is not evaluated in tasks, or may fail: {reasons}")
+        reasons = [f"{shortened_sql(sql)}: {shortened(reason)}" for sql, reason in pruned.left]
+        reason = reasons[0] if reasons else "a condition may fail on some values"
+        raise NotRewritten(f"not all conditions are evaluated in tasks: {reason}")
     plan = plan_partials(
         options,
         table.dataset,
@@ -132,10 +138,10 @@ def _aggregated(
     name = shown_read(
         options,
         table.snapshot,
-        pushed=" AND ".join(pruned.used),
+        conditions=shown_conditions(pruned.used),
         aggregate=shortened_sql(", ".join(column.sql for column in aggregates)) or "distinct",
         by=",".join(calls.dims),
-        tasks=f"{len(plan.tasks):,}",
+        tasks=shown_tasks(read.read, len(plan.tasks)),
     )
     reader = IcechunkReader(plan, arrow_target(schema), run_partials)
     tasks = IcechunkTasks(reader, name, read.read.name)

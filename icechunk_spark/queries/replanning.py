@@ -13,21 +13,24 @@ Rules of this file
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
+from icechunk_format.tables.aggregates import rows_of_tasks
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.requested import requested_scan, selecting
-from icechunk_format.tables.selection.pruning import Pruned, prune
+from icechunk_format.tables.row_pruning import blocks_of_tasks, prune_rows, rows_of_selection
+from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, prune
 from icechunk_format.tables.selection.select import Selection
-from icechunk_format.tables.table.table import LAYOUTS
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.queries.reads import Opened, Read
-from icechunk_spark.reading.plan import OpenedTable, shown_read
+from icechunk_spark.reading.plan import MetadataRead, OpenedTable, shown_read, without_long_lists
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, column_names, row_bytes
 
@@ -40,6 +43,8 @@ _log = logging.getLogger("icechunk_spark.queries")
 # Most rows of a range that stands for a read without columns in each partition.
 _ROWS_OF_A_RANGE: Final = 50_000_000
 _MOST_CHARACTERS: Final = 200
+# Tasks into which chunks are cut so that a limit fetches few of them.
+_MOST_TASKS_OF_A_LIMIT: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +97,17 @@ class QueriedRead:
 
     def pruned(self, conjuncts: Sequence[str]) -> Pruned:
         """Return the selection of the options, restricted by conditions of the query."""
-        table = self.opened.table
+        table, base = self.opened.table, self._base()
         assert isinstance(table, OpenedTable)
+        if table.options.layout != "cells":
+            return prune_rows(conjuncts, base, table.dataset, table.table, self.time_zone)
         return prune(
             conjuncts,
-            self._base(),
+            base,
             dims=dict(zip(table.table.dims, table.table.sizes, strict=True)),
             columns={column.name: column.arrow_type for column in table.table.value_columns},
             coordinate=self.labels,
             time_zone=self.time_zone,
-            has_values=LAYOUTS[table.options.layout].has_values,
         )
 
     def labels(self, dim: str) -> Any:
@@ -113,12 +119,27 @@ class QueriedRead:
             known[dim] = table.dataset.coordinate(table.table, dim)
         return known[dim]
 
-    def scan(self, selection: Selection, columns: Sequence[str]) -> ScanPlan:
-        """Plan a scan of columns of the table, of cells or of chunks."""
+    def scan(
+        self, selection: Selection, columns: Sequence[str], rows_per_partition: int | None = None
+    ) -> ScanPlan:
+        """Plan a scan of columns of the table; a number of rows replaces that of the options."""
         table = self.opened.table
         assert isinstance(table, OpenedTable)
+        options = table.options
+        if rows_per_partition is not None:
+            options = replace(options, rows_per_partition=rows_per_partition)
+        usual_rows = DEFAULT_ROWS_PER_PARTITION
+        if options.layout == "summary":
+            # Blocks may have a part in each chunk, which each task would read again.
+            cells = prod(one.count for one in table.table.selections(selection.dims))
+            usual_rows = rows_of_tasks(cells, cores_of(self.spark))
         return requested_scan(
-            table.options, table.dataset, table.table, columns=columns, selection=selection
+            options,
+            table.dataset,
+            table.table,
+            columns=columns,
+            selection=selection,
+            usual_rows=usual_rows,
         )
 
     def _base(self) -> Selection:
@@ -144,9 +165,7 @@ def _replanned(queried: QueriedRead, need: Need) -> DataFrame:
     read, table = queried.read, queried.opened.table
     schema = StructType([read.columns.fields[position] for position in need.columns])
     if not isinstance(table, OpenedTable):
-        schema = schema if schema.fields else StructType(read.columns.fields[:1])
-        reader, size_bytes = table.planned(schema)
-        return _frame(queried, reader, schema, size_bytes, ())
+        return _metadata(queried, need, schema)
     if table.options.changes_since is not None:
         return _changes(queried, need, schema)
     pruned = queried.pruned(need.conjuncts)
@@ -157,29 +176,70 @@ def _replanned(queried: QueriedRead, need: Need) -> DataFrame:
             parts = min(read.tasks, -(-rows // DEFAULT_ROWS_PER_PARTITION))
             return queried.spark.range(0, rows, 1, max(1, parts))
         schema = cheapest_column(queried)
-    plan = queried.scan(pruned.selection, column_names(schema, table.table.columns))
+    names = column_names(schema, table.table.columns)
+    plan = queried.scan(pruned.selection, names)
     if rows is not None and need.limit is not None and need.is_complete and pruned.is_exact:
-        plan = limited(plan, need.limit)
+        if table.options.layout == "chunks" and plan.tasks and plan.tasks[0].rows > need.limit:
+            least = -(-rows // _MOST_TASKS_OF_A_LIMIT)
+            plan = queried.scan(pruned.selection, names, max(1, need.limit, least))
+        counts: Iterable[int] = (task.rows for task in plan.tasks)
+        if table.options.layout == "summary":
+            counts = blocks_of_tasks(table.dataset, table.table, pruned.selection, plan.tasks)
+        plan = limited(plan, need.limit, counts)
     size_bytes = table.size_bytes(schema, len(plan.tasks), plan.rows)
-    reader = IcechunkReader(plan, arrow_target(schema))
+    reader = IcechunkReader(plan, arrow_target(schema)).filtered(pruned.rows)
+    return _frame(queried, reader, schema, size_bytes, pruned.used)
+
+
+def _metadata(queried: QueriedRead, need: Need, schema: StructType) -> DataFrame:
+    # Heavy, and most reads are of arrays.
+    from icechunk_format.tables.metadata_tables.conditions import prune_inspection
+
+    read, table = queried.read, queried.opened.table
+    assert isinstance(table, MetadataRead)
+    schema = schema if schema.fields else StructType(read.columns.fields[:1])
+    names = column_names(schema, table.table.columns)
+    conditions, pruned = prune_inspection(need.conjuncts, table.table, names, queried.time_zone)
+    log_left(read.name, pruned.left)
+    limit = need.limit if pruned.is_exact and need.is_complete else None
+    reader = table.reader(schema, conditions=conditions, limit=limit).filtered(pruned.rows)
+    size_bytes = table.size_bytes(schema, len(reader.partitions()))
     return _frame(queried, reader, schema, size_bytes, pruned.used)
 
 
 def _changes(queried: QueriedRead, need: Need, schema: StructType) -> DataFrame:
+    # Heavy, and most reads are of no changes.
+    from icechunk_format.workflows.changes import change_conditions
+
     read, table = queried.read, queried.opened.table
     assert isinstance(table, OpenedTable)
-    used: tuple[str, ...] = ()
-    if table.options.where is None or table.time_zone == queried.time_zone:
+    options = table.options
+    on_dims: tuple[str, ...] = ()
+    if options.layout == "cells" and (
+        options.where is None or table.time_zone == queried.time_zone
+    ):
         # A row that no longer satisfies a condition on values would be another change.
         pruned = queried.pruned(need.conjuncts)
-        used = tuple(sql for sql in pruned.used if queried.pruned([sql]).is_exact)
-    where = " AND ".join(f"({sql})" for sql in (table.options.where, *used) if sql)
-    zone = queried.time_zone if used else table.time_zone
-    options = replace(table.options, where=where or None)
+        on_dims = tuple(sql for sql in pruned.used if queried.pruned([sql]).is_exact)
+    where = " AND ".join(f"({sql})" for sql in (options.where, *on_dims) if sql)
+    zone = queried.time_zone if on_dims else table.time_zone
     schema = schema if schema.fields else StructType(read.columns.fields[:1])
-    narrowed = replace(table, options=options, time_zone=zone)
-    reader, size_bytes = narrowed.planned(schema, read.since)
-    return _frame(queried, reader, schema, size_bytes, used)
+    names = column_names(schema, table.table.columns)
+    types = {column.name: column.arrow_type for column in table.table.columns}
+    shown = {name: kind for name, kind in types.items() if name in names}
+    of_rows = condition_on_rows(need.conjuncts, shown, queried.time_zone)
+    on_changes = (
+        change_conditions(need.conjuncts, queried.time_zone) if options.change_columns else []
+    )
+    used = {*on_dims, *of_rows.used, *(sql for sql, _ in on_changes)}
+    log_left(read.name, [(sql, reason) for sql, reason in of_rows.left if sql not in used])
+    narrowed = replace(table, options=replace(options, where=where or None), time_zone=zone)
+    reader, size_bytes = narrowed.planned(
+        schema, read.since, [condition for _, condition in on_changes]
+    )
+    reader = reader.filtered(of_rows.rows)
+    used_in_order = [sql for sql in need.conjuncts if sql in used]
+    return _frame(queried, reader, schema, size_bytes, used_in_order)
 
 
 def _frame(
@@ -193,41 +253,42 @@ def _frame(
     count = len(reader.partitions())
     names = ",".join(schema.names) if len(schema) < len(read.columns) else None
     name = shown_read(
-        replace(read.options, where=None),
+        read.options,
         queried.opened.table.snapshot,
-        where=" AND ".join(filter(None, (read.options.where, *_shown_conditions(used)))),
+        conditions=shown_conditions(used),
         columns=names,
-        tasks=f"{count:,}" if read.is_fresh else f"{count:,} of {read.tasks:,}",
+        tasks=shown_tasks(read, count),
     )
     _log.debug("planned %s", name)
     tasks = IcechunkTasks(reader, name, read.name)
     return frame_of(queried.spark, tasks, schema, size_bytes)
 
 
-def _shown_conditions(used: Sequence[str]) -> list[str]:
+def shown_conditions(used: Sequence[str]) -> list[str]:
     """Return conditions for a plan, without the tests for NULL that Spark adds to each."""
     shown = [sql[1:-1] if sql[:1] == "(" and sql[-1:] == ")" else sql for sql in used]
     return [sql for sql in shown if not sql.endswith("` IS NOT NULL")] or shown
 
 
 def known_rows(queried: QueriedRead, pruned: Pruned) -> int | None:
-    """Return the number of rows of a selection of cells, if no chunk has to be read for it."""
+    """Return the number of rows of a selection, if nothing has to be read for it."""
     table = queried.opened.table
     if not isinstance(table, OpenedTable) or table.options.changes_since is not None:
         return None
-    selection, options = pruned.selection, table.options
-    if options.layout != "cells" or options.missing_chunks == "skip" or selection.residual:
+    if pruned.rows is not None:
         return None
-    rows = 1
-    for one in table.table.selections(selection.dims):
-        rows *= one.count
-    return rows
+    skips = table.options.missing_chunks == "skip"
+    return rows_of_selection(table.dataset, table.table, pruned.selection, skip_missing=skips)
 
 
-def limited(plan: ScanPlan, limit: int) -> ScanPlan:
-    """Return a plan with as many tasks as a number of rows needs."""
-    enough = sum(before < limit for before in accumulate((t.rows for t in plan.tasks), initial=0))
-    return replace(plan, tasks=plan.tasks[: min(enough, len(plan.tasks))])
+def limited(plan: ScanPlan, limit: int, counts: Iterable[int]) -> ScanPlan:
+    """Return a plan with as many tasks as a number of rows needs; `counts` are those of tasks."""
+    enough = 0
+    for before in accumulate(counts, initial=0):
+        if before >= limit or enough == len(plan.tasks):
+            break
+        enough += 1
+    return replace(plan, tasks=plan.tasks[:enough])
 
 
 def cheapest_column(queried: QueriedRead) -> StructType:
@@ -239,12 +300,28 @@ def cheapest_column(queried: QueriedRead) -> StructType:
     return StructType([fields[ranks.index(min(ranks))]])
 
 
+def shown_tasks(read: Read, tasks: int) -> str:
+    """Return a number of tasks for a plan, with that of the whole read if it is known."""
+    # A limit may cut a read into more tasks.
+    if read.is_fresh or tasks > read.tasks:
+        return f"{tasks:,}"
+    return f"{tasks:,} of {read.tasks:,}"
+
+
 def log_left(name: str, left: Sequence[tuple[str, str]]) -> None:
     """Log the conditions that are not pushed, and the reasons."""
     for sql, reason in left:
-        _log.debug("%s: only Spark evaluates %s: %s", name, shortened_sql(sql), reason)
+        _log.debug("%s: only Spark evaluates %s: %s", name, shortened_sql(sql), shortened(reason))
+
+
+def shortened(reason: str) -> str:
+    """Return the essence of an error of the option where, for the log."""
+    # A list of all that is supported may precede it, and advice may follow it.
+    essence = reason.strip().splitlines()[-1].removeprefix("where: ")
+    return shortened_sql(essence.partition("; ")[0])
 
 
 def shortened_sql(sql: str) -> str:
     """Return a condition of limited length, for the log."""
+    sql = without_long_lists(sql)
     return sql if len(sql) <= _MOST_CHARACTERS else f"{sql[: _MOST_CHARACTERS - 1]}…"

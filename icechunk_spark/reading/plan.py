@@ -15,10 +15,11 @@ Rules of this file
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
@@ -39,6 +40,10 @@ from icechunk_format.tables.table.variable import Variable
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema, spark_type
 
+if TYPE_CHECKING:
+    from icechunk_format.tables.metadata_tables.conditions import InspectionConditions
+    from icechunk_format.tables.selection.where.condition import Residual
+
 # Estimated cells of a block in the layout `summary`, where a block is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
 _BYTES_OF_A_TASK_OF_CHUNKS: Final = 32 << 20
@@ -48,6 +53,15 @@ _ROWS_OF_A_TASK: Final = 1_000_000
 _ROWS_OF_A_SMALL_TABLE: Final = 10_000
 # Maximum length of an option in the name of a read, which plans repeat several times.
 _MOST_CHARACTERS: Final = 120
+
+
+# Items of an IN list that a plan shows, if the list has more than the second number.
+_FIRST_ITEMS: Final = 2
+_MOST_ITEMS: Final = 8
+_WORDS: Final = r"[A-Za-z_]+ ?"
+_VALUE: Final = r"(?:'(?:[^'\\]|\\.)*+'|[-\w.]++)"
+_ITEM: Final = re.compile(rf"CAST\({_VALUE} AS [^()]*\)|(?:{_WORDS})?{_VALUE}")
+_LIST: Final = re.compile(rf"(\bIN ?\()((?:(?:{_ITEM.pattern}),? ?)++)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +120,17 @@ class OpenedTable:
         """Return the reader of the columns of `schema`; `since` is the pinned start of changes."""
         return self._planned(schema, since)[0]
 
-    def planned(self, schema: StructType, since: str | None = None) -> tuple[IcechunkReader, int]:
-        """Return the reader of a whole read, and the approximate number of bytes of its rows."""
-        reader, rows = self._planned(schema, since)
+    def planned(
+        self,
+        schema: StructType,
+        since: str | None = None,
+        conditions: Sequence[Residual] = (),
+    ) -> tuple[IcechunkReader, int]:
+        """Return the reader of a whole read, and the approximate number of bytes of its rows.
+
+        Changes that do not meet all `conditions` are left out.
+        """
+        reader, rows = self._planned(schema, since, conditions)
         return reader, self.size_bytes(schema, len(reader.partitions()), rows)
 
     def size_bytes(self, schema: StructType, tasks: int, rows: int) -> int:
@@ -119,7 +141,9 @@ class OpenedTable:
             rows = max(tasks, rows // _CELLS_OF_A_BLOCK)
         return rows * row_bytes(schema)
 
-    def _planned(self, schema: StructType, since: str | None) -> tuple[IcechunkReader, int]:
+    def _planned(
+        self, schema: StructType, since: str | None, conditions: Sequence[Residual] = ()
+    ) -> tuple[IcechunkReader, int]:
         """Return the reader of the columns of `schema`, and an upper bound of its rows."""
         names, target = column_names(schema, self.table.columns), arrow_target(schema)
         if self.options.changes_since is None:
@@ -131,7 +155,7 @@ class OpenedTable:
 
         since = resolve_since(self.options) if since is None else since
         feed = plan_changes_since(
-            self.options, self.snapshot, self.table, names, since, self.time_zone
+            self.options, self.snapshot, self.table, names, since, self.time_zone, conditions
         )
         return IcechunkReader(feed, target, run_changes), feed.rows
 
@@ -164,23 +188,39 @@ class MetadataRead:
     def warn_of_left_out(self) -> None:
         """Do nothing: a metadata table contains all of its columns."""
 
-    def reader(self, schema: StructType, *, since: str | None = None) -> IcechunkReader:
-        """Return the reader of the columns of `schema`."""
+    def reader(
+        self,
+        schema: StructType,
+        *,
+        since: str | None = None,
+        conditions: InspectionConditions | None = None,
+        limit: int | None = None,
+    ) -> IcechunkReader:
+        """Return the reader of the columns of `schema`.
+
+        Arrays and manifests that do not meet `conditions` are left out, as are rows of a task that
+        are beyond the limit.
+        """
         from icechunk_format.tables.metadata_tables.read import (
             requested_inspection,
             run_inspection,
         )
 
         names = column_names(schema, self.table.columns)
-        plan = requested_inspection(self.options, self.snapshot, names)
+        plan = requested_inspection(self.options, self.snapshot, names, conditions, limit)
         return IcechunkReader(plan, arrow_target(schema), run_inspection)
 
     def planned(self, schema: StructType, since: str | None = None) -> tuple[IcechunkReader, int]:
         """Return the reader of a whole read, and the approximate number of bytes of its rows."""
-        reader, rows = self.reader(schema), _ROWS_OF_A_SMALL_TABLE
+        reader = self.reader(schema)
+        return reader, self.size_bytes(schema, len(reader.partitions()))
+
+    def size_bytes(self, schema: StructType, tasks: int) -> int:
+        """Return the approximate number of bytes of the rows of some tasks."""
+        rows = _ROWS_OF_A_SMALL_TABLE
         if self.table.cut == "between manifests":
-            rows = len(reader.partitions()) * (self.options.rows_per_partition or _ROWS_OF_A_TASK)
-        return reader, rows * row_bytes(schema)
+            rows = tasks * (self.options.rows_per_partition or _ROWS_OF_A_TASK)
+        return rows * row_bytes(schema)
 
 
 def resolve_read(options: ReadRequest) -> str:
@@ -247,8 +287,18 @@ def plan_table(
     return tasks, wanted, size
 
 
-def shown_read(options: ReadRequest, snapshot: str | None, **more: str | None) -> str:
-    """Return location, snapshot and selection on one line, without credentials."""
+def shown_read(
+    options: ReadRequest,
+    snapshot: str | None,
+    *,
+    conditions: Sequence[str] = (),
+    **more: str | None,
+) -> str:
+    """Return location, snapshot and selection on one line, without credentials.
+
+    ``where`` has the option and the `conditions` of a query.
+    """
+    where = " AND ".join(filter(None, (options.where, *conditions)))
     facts = {
         "table": options.table,
         "branch": options.branch,
@@ -259,13 +309,25 @@ def shown_read(options: ReadRequest, snapshot: str | None, **more: str | None) -
         "group": options.group,
         "layout": options.layout if options.table is None else None,
         "variables": ",".join(options.variables or ()),
-        "where": options.where,
+        "where": without_long_lists(where),
         "sel": _selected(options.sel),
         "isel": _selected(options.isel),
         **more,
     }
     shown = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
     return " ".join(["icechunk", str(location_of(options)), *shown])
+
+
+def without_long_lists(sql: str) -> str:
+    """Replace the values of long IN lists by the first ones and their number."""
+
+    def cut(match: re.Match[str]) -> str:
+        items = _ITEM.findall(match[2])
+        if len(items) <= _MOST_ITEMS:
+            return match[0]
+        return f"{match[1]}{', '.join(items[:_FIRST_ITEMS])}, … {len(items):,} values)"
+
+    return _LIST.sub(cut, sql)
 
 
 def _selected(given: str | Mapping[str, Any] | None) -> str | None:

@@ -34,6 +34,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import TIME_ZONE
 from icechunk_spark.reading.metrics import counting
+from icechunk_spark.reading.row_filters import FilteredRun
 from icechunk_spark.schema import fit_batch
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from icechunk_format.tables.metadata_tables.read import InspectionPlan
     from icechunk_format.tables.reading.layouts.partials import PartialPlan
     from icechunk_format.tables.reading.scan import ScanPlan
+    from icechunk_format.tables.selection.where.condition import Residual
     from icechunk_format.workflows.changes import ChangePlan
 
 Batches = Iterator[pa.RecordBatch]
@@ -74,6 +76,13 @@ class IcechunkReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task of the plan."""
         return [InputPartition(task) for task in self._tasks]
+
+    def filtered(self, condition: Residual | None) -> IcechunkReader:
+        """Read only the rows that meet a condition on these columns, and return the reader."""
+        known = {name.casefold() for name in self._target.names}
+        if condition is not None and known.issuperset(map(str.casefold, condition.columns)):
+            self._run = FilteredRun(self._run, condition)
+        return self
 
     # Spark accepts record batches as well as tuples; pyspark's annotation is narrower.
     def read(

@@ -20,6 +20,7 @@ from icechunk_format.errors import UnsupportedError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
 from icechunk_format.tables.reading.chunk_edges import chunk_axes, chunk_cells, chunk_selections
+from icechunk_format.tables.reading.layouts.arithmetic import Step
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_format.tables.reading.layouts.statistics import Statistic
@@ -44,6 +45,7 @@ class MeasureRequest:
     wanted: frozenset[Statistic] = frozenset()
     exact_sum: bool = False
     half: Literal["upper", "lower"] | None = None
+    steps: tuple[Step, ...] = ()
     condition: str | None = None
 
 
@@ -89,6 +91,7 @@ def plan_partials(
             wanted=one.wanted,
             exact_sum=one.exact_sum,
             half=one.half,
+            steps=one.steps,
             condition=(
                 None
                 if one.condition is None

@@ -358,6 +358,7 @@ class Dataset:
                 skip_missing=missing_chunks == "skip",
                 only=only,
                 usual_rows=usual_rows,
+                chunks=chosen.chunks,
             )
         )
         context = ScanContext(
@@ -365,6 +366,7 @@ class Dataset:
             table=_light(projected),
             selections={d: s for d, s in chosen.dims.items() if not s.is_whole},
             residual=chosen.residual,
+            chunks=chosen.chunks,
             skip_missing=missing_chunks == "skip",
             read_ahead_bytes=read_ahead_bytes,
         )

@@ -11,6 +11,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables.dataset import Dataset, MissingChunks, open_dataset
 from icechunk_format.tables.reading.scan import ScanPlan
+from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.selection.select import Selecting, Selection
 from icechunk_format.tables.table.table import Table
 
@@ -110,10 +111,12 @@ def requested_scan(
     columns: Sequence[str] | None = None,
     time_zone: str | None = None,
     selection: Selection | None = None,
+    usual_rows: int = DEFAULT_ROWS_PER_PARTITION,
 ) -> ScanPlan:
     """Plan the scan of a table, or of some of its columns.
 
-    `selection` replaces the one that the options specify.
+    `selection` replaces the one that the options specify. ``usual_rows`` is that of
+    ``Dataset.plan``.
 
     Raises
     ------
@@ -127,6 +130,7 @@ def requested_scan(
         table,
         selection,
         columns=columns,
+        usual_rows=usual_rows,
         **(selecting(options, time_zone) if selection is None else {}),
         **planning(options),
     )

@@ -140,10 +140,28 @@ REDUCED = (
     "SELECT latitude - (SELECT avg(`count(1)`) FROM g) FROM g GROUP BY latitude",
     "SELECT avg(t) FROM (SELECT t2m AS t, latitude AS `t2m` FROM g) WHERE `t2m` > 0",
     "SELECT -latitude * 0 AS zero, count(*) FROM g GROUP BY 1",
+    "SELECT avg(t2m * 2), sum(t2m * 1.5F), avg(-t2m), avg(t2m / 10) FROM g WHERE NOT isnan(t2m)",
+    "SELECT latitude, avg(t2m - 273.15) AS c, max((t2m - 273.15D) * 1.8D + 32) AS f,"
+    " min(2 - t2m), max(abs(t2m)), count(t2m * 3), stddev(t2m + 1) FROM g GROUP BY 1",
+    "SELECT avg(`snow ``depth``` / 3), sum(`snow ``depth``` * 2.5D), min(`count(1)` * 0.1D),"
+    " max(cast(`icechunk:1` AS DOUBLE) + 1e300D) FROM g",
+    "SELECT time, max(`a,b` * -1), min(`a,b` - 1.5D), sum(`a,b` / -0.25D) FROM g GROUP BY 1",
+    "SELECT time, max(`a,b` * double('Infinity')), min(-`a,b`), max(1.0D - `a,b`) FROM g"
+    " GROUP BY time",
+    "SELECT max(t2m * 1e38F), min(t2m * -1e38F) FROM g WHERE NOT isnan(t2m)",
+    "SELECT avg(t2m * 2) FILTER (WHERE t2m > 272), var_pop(0.1F * t2m) FROM g WHERE NOT isnan(t2m)",
+    "SELECT sum(cast(`icechunk:1` AS DOUBLE)), sum(cast(`count(1)` AS DOUBLE)),"
+    " avg(cast(t2m AS DOUBLE)) FROM g WHERE latitude = 20",
 )
 KEPT = (
     "SELECT avg(latitude) FROM g",
-    "SELECT avg(t2m * 2) FROM g",
+    "SELECT avg(t2m * t2m), sum(t2m + `a,b`) FROM g",
+    "SELECT sum(10 / (t2m + 1000)) FROM g WHERE NOT isnan(t2m)",
+    "SELECT sum(`icechunk:1` - 2) FROM g WHERE time < '2024-02-29'",
+    "SELECT max(cast(t2m AS INT)) FROM g WHERE NOT isnan(t2m)",
+    "SELECT avg(t2m % 7), avg(latitude * 2), avg(sqrt(`count(1)`)) FROM g",
+    "SELECT sum(`null` * 2) FROM g",
+    "SELECT avg(t2m / latitude), avg(1 / t2m) FROM g WHERE latitude > 0 AND t2m > 0",
     "SELECT t2m, count(*) FROM g GROUP BY t2m",
     "SELECT latitude, first(kind) IS NULL FROM g GROUP BY latitude",
     "SELECT max(kind) FROM g",

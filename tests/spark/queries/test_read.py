@@ -148,9 +148,13 @@ def test_explain_shows_place_version_and_selection(spark, weather, capsys):
     frame.explain()
     shown = capsys.readouterr().out
     assert f"MapInArrow icechunk {weather.path} tag=v1 snapshot={weather.v1} layout=cells" in shown
-    assert "variables=t2m,wind where='t2m > 300 AND wind IN (1,1" in shown
-    assert "…' isel=time=1" in shown
-    assert ",1" * 60 not in shown
+    assert "variables=t2m,wind where='t2m > 300 AND wind IN (1, 1, … 101 values)' isel=" in shown
+    long = icechunk_spark.read(spark, weather.path, where=" OR ".join(["t2m > 300"] * 100))
+    long.explain()
+    shown = capsys.readouterr().out
+    assert "where='t2m > 300 OR t2m > 300 OR" in shown
+    assert "…'" in shown
+    assert len(shown.splitlines()[1]) < 500
     icechunk_spark.read(spark, f"{weather.path}#history", branch="dev").explain()
     assert f"icechunk {weather.path} table=history branch=dev snapshot=" in capsys.readouterr().out
 

@@ -7,7 +7,7 @@ functions, so the driver never serializes a list of a hundred thousand snapshots
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,7 @@ from icechunk_format.encoding.repo_info.updates import (
     Update,
 )
 from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.options.metadata_tables import REFS
 
 if TYPE_CHECKING:
     from icechunk_format.repository import RepositoryReader
@@ -91,12 +92,17 @@ def history_rows(repository: RepositoryReader, snapshot_id: SnapshotId) -> Itera
         yield {"position": position, **_snapshot(info)}
 
 
-def ref_rows(repository: RepositoryReader) -> Iterator[Row]:
-    """Yield the rows of ``refs``: branches, tags, deleted tags, each by name."""
+def ref_rows(repository: RepositoryReader, wanted: Collection[str] = REFS.names) -> Iterator[Row]:
+    """Yield the rows of ``refs``: branches, tags, deleted tags, each by name.
+
+    Times of commits are looked up only if ``wanted`` has them.
+    """
     refs = [("branch", *ref) for ref in repository.branches().items()]
     refs += [("tag", *ref) for ref in repository.tags().items()]
     deleted = repository.deleted_tags()
-    times = _commit_times(repository, {snapshot_id for _, _, snapshot_id in refs})
+    times: Mapping[SnapshotId, int | None] = {}
+    if "committed_at" in wanted:
+        times = _commit_times(repository, {snapshot_id for _, _, snapshot_id in refs})
     for kind, name, snapshot_id in refs:
         yield {
             "name": name,

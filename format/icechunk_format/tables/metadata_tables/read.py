@@ -47,6 +47,7 @@ from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.resolve import DEFAULT_BRANCH
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
+from icechunk_format.tables.metadata_tables.conditions import InspectionConditions
 from icechunk_format.tables.metadata_tables.history import (
     Row,
     change_rows,
@@ -93,6 +94,8 @@ class InspectionContext:
         The older snapshot of ``changes``.
     group
         Limits the table to nodes at or below this path; None is all nodes.
+    limit
+        The number of rows of a task that suffice, or None.
     """
 
     location: Location
@@ -101,6 +104,7 @@ class InspectionContext:
     snapshot_id: SnapshotId | None = None
     older_id: SnapshotId | None = None
     group: str | None = None
+    limit: int | None = None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -179,7 +183,11 @@ def resolve_snapshots(options: ReadRequest) -> str:
 
 
 def requested_inspection(
-    options: ReadRequest, snapshots: str, columns: Sequence[str] | None = None
+    options: ReadRequest,
+    snapshots: str,
+    columns: Sequence[str] | None = None,
+    conditions: InspectionConditions | None = None,
+    limit: int | None = None,
 ) -> InspectionPlan:
     """Plan the read of the metadata table that the options specify.
 
@@ -189,6 +197,8 @@ def requested_inspection(
         The result of `resolve_snapshots`.
     columns
         Some columns of the table; all by default.
+    conditions, limit
+        As for ``plan_inspection``.
 
     Raises
     ------
@@ -205,6 +215,8 @@ def requested_inspection(
         older_id=repository.resolve(snapshot=older) if older else None,
         group=options.group,
         refs_per_task=options.rows_per_partition,
+        conditions=conditions,
+        limit=limit,
     )
 
 
@@ -267,6 +279,8 @@ def plan_inspection(
     older_id: SnapshotId | None = None,
     group: str | None = None,
     refs_per_task: int | None = None,
+    conditions: InspectionConditions | None = None,
+    limit: int | None = None,
 ) -> InspectionPlan:
     """Plan the read of a metadata table without opening a manifest.
 
@@ -282,6 +296,10 @@ def plan_inspection(
         Limits tables about nodes to those at or below this group.
     refs_per_task
         Approximate chunk references of a task. None is 1,000,000.
+    conditions
+        Conditions that choose arrays and manifests; the rows of the others may be left out.
+    limit
+        The number of rows that suffice, or None.
     """
     if group is not None and table.scope != "group":
         raise InvalidInputError(
@@ -294,6 +312,7 @@ def plan_inspection(
         snapshot_id=snapshot_id,
         older_id=older_id,
         group=group,
+        limit=limit,
     )
     if table.scope != "group" or snapshot_id is None:
         return InspectionPlan(context=context, tasks=[()])
@@ -305,6 +324,8 @@ def plan_inspection(
     if table.cut == "nowhere":
         return InspectionPlan(context=context, tasks=[()])
     arrays = context.arrays(snapshot)
+    if conditions is not None:
+        arrays = conditions.arrays(snapshot, arrays)
     target = DEFAULT_REFS_PER_TASK if refs_per_task is None else refs_per_task
     costs = manifest_costs(snapshot, arrays)
     if table.cut == "between arrays":
@@ -313,6 +334,8 @@ def plan_inspection(
     else:
         target = max(target, int(sum(float(c.sum()) for c in costs) // _MOST_TASKS))
         tasks = cut_manifests(arrays, costs, target)
+        if conditions is not None:
+            tasks = conditions.parts(snapshot, tasks)
     return InspectionPlan(context=context, tasks=tasks)
 
 
@@ -348,6 +371,8 @@ def run_inspection(context: InspectionContext, task: Task | None) -> Iterator[pa
         yield from join_thin(batches, context.arrow_schema)
     else:
         rows = _rows(context, task)
+        if context.limit is not None:
+            rows = islice(rows, context.limit)
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             yield pa.RecordBatch.from_pylist(some, schema=context.arrow_schema)
 
@@ -360,7 +385,7 @@ def _rows(context: InspectionContext, task: Task) -> Iterator[Row]:
         case "history":
             return history_rows(context.repository(), context.snapshot)
         case "refs":
-            return ref_rows(context.repository())
+            return ref_rows(context.repository(), context.columns)
         case "operations":
             return operation_rows(context.repository().operations())
         case "changes":

@@ -81,9 +81,15 @@ def block_axes(
 
 
 def chunk_selections(
-    variable: Variable, selections: Mapping[str, DimSelection], axes: Sequence[ChunkAxis]
+    variable: Variable,
+    selections: Mapping[str, DimSelection],
+    axes: Sequence[ChunkAxis],
+    chunks: Mapping[str, tuple[DimSelection, ...]] | None = None,
 ) -> list[DimSelection]:
-    """Return the chunks of an array that hold a selected element, along each axis."""
+    """Return the chunks of an array that hold a selected element, along each axis.
+
+    ``chunks`` restricts them further, as in ``Selection``; the array must be in it.
+    """
     chosen = []
     for dim, axis in zip(variable.dims, axes, strict=True):
         selection = selections.get(dim) or DimSelection.whole(axis.size)
@@ -91,8 +97,11 @@ def chunk_selections(
             first, last = axis.chunk_range(selection.start, selection.stop)
             chosen.append(DimSelection.span(axis.count, first, last))
         else:
-            chunks = axis.chunk_of(selection.indices)
-            chosen.append(DimSelection.of_indices(axis.count, chunks))
+            chunk_numbers = axis.chunk_of(selection.indices)
+            chosen.append(DimSelection.of_indices(axis.count, chunk_numbers))
+    if chunks is not None:
+        limits = chunks[variable.path]
+        chosen = [one.intersect(limit) for one, limit in zip(chosen, limits, strict=True)]
     return chosen
 
 

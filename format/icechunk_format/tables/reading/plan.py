@@ -64,6 +64,8 @@ class PlanRequest:
         Boxes to which the scan is limited, or None: see ``Dataset.plan``.
     usual_rows
         Target number of rows of a task if ``rows_per_partition`` is None.
+    chunks
+        Selected chunks by the path of an array, as in ``Selection``.
     """
 
     table: Table
@@ -74,6 +76,11 @@ class PlanRequest:
     skip_missing: bool = False
     only: Mapping[str, Boxes] | None = None
     usual_rows: int = DEFAULT_ROWS_PER_PARTITION
+    chunks: Mapping[str, tuple[DimSelection, ...]] | None = None
+
+    def leaves_out(self, variable: Variable) -> bool:
+        """Return True if no chunk of an array is selected."""
+        return self.chunks is not None and variable.path not in self.chunks
 
 
 def plan_scan(request: PlanRequest) -> list[ScanTask]:
@@ -117,8 +124,11 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
     parts: list[tuple[Cuts, int]] = []
     only_stored = request.skip_missing or not request.table.decoded or request.only is not None
     for variable in request.variables:
+        if request.leaves_out(variable):
+            parts.append((_no_cuts(variable), 1))
+            continue
         axes = chunk_axes(variable)
-        selections = chunk_selections(variable, request.selections, axes)
+        selections = chunk_selections(variable, request.selections, axes, request.chunks)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
         target = max(1, CHUNKS_TASK_BYTES // (item * chunk_cells(axes)))
         # The smallest target for which a plan stays below the default limit of tasks.
@@ -141,8 +151,11 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
 def _plan_refs(request: PlanRequest) -> list[ScanTask]:
     parts: list[tuple[Cuts, int]] = []
     for variable in request.variables:
+        if request.leaves_out(variable):
+            parts.append((_no_cuts(variable), 1))
+            continue
         axes = variable.metadata.grid.axes
-        selections = chunk_selections(variable, request.selections, axes)
+        selections = chunk_selections(variable, request.selections, axes, request.chunks)
         target = rows_target(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
         if request.only is not None:
@@ -201,6 +214,11 @@ def _widened(extents: Boxes, axes: Sequence[ChunkAxis]) -> Boxes:
     for number, axis in enumerate(axes):
         widened[:, number] = axis.start_of(chunk_ranges(axis, extents[:, number]))
     return widened
+
+
+def _no_cuts(variable: Variable) -> Cuts:
+    ndim = len(variable.dims)
+    return Cuts(boxes=np.empty((0, ndim, 2), dtype=np.int64), rows=np.empty(0, dtype=np.int64))
 
 
 def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:

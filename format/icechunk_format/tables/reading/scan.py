@@ -55,6 +55,8 @@ class ScanContext:
         Selected positions by dimension; an absent dimension is selected whole.
     residual
         The condition on values, or None.
+    chunks
+        Selected chunks along each axis, by the path of an array: see ``Selection``.
     skip_missing
         Leave out cells for which no variable of the table has a chunk.
     read_ahead_bytes
@@ -65,6 +67,7 @@ class ScanContext:
     table: Table = Table()  # noqa: RUF009 - frozen
     selections: Mapping[str, DimSelection] = field(default_factory=dict)
     residual: Residual | None = None
+    chunks: Mapping[str, tuple[DimSelection, ...]] | None = None
     skip_missing: bool = False
     read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES
 

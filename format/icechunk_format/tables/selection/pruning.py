@@ -13,9 +13,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ from icechunk_format.tables.selection.where.condition import (
     Residual,
     columns_of,
 )
+
+if TYPE_CHECKING:
+    from icechunk_format.tables.selection.where.split import PlannedWhere
 
 # NumPy and Arrow may differ from the JVM in the last digit, or in letters of rare languages.
 _INEXACT: Final = frozenset(
@@ -89,6 +92,8 @@ class Pruned:
         True if the selected cells are those of the selection before that satisfy all conjuncts.
     is_total
         True if all conjuncts are used, and evaluating them on values raises no error.
+    rows
+        The condition to evaluate on the rows of a layout without cells, or None.
     """
 
     selection: Selection
@@ -96,6 +101,7 @@ class Pruned:
     left: tuple[tuple[str, str], ...] = ()
     is_exact: bool = True
     is_total: bool = True
+    rows: Residual | None = None
 
 
 def prune(
@@ -106,7 +112,6 @@ def prune(
     columns: Mapping[str, pa.DataType],
     coordinate: Callable[[str], pa.Array | range],
     time_zone: str,
-    has_values: bool = True,
 ) -> Pruned:
     """Restrict a selection by conditions in SQL that an engine evaluates again.
 
@@ -119,8 +124,6 @@ def prune(
     coordinate
         Returns the labels of a dimension, or the range of its positions; called for each conjunct
         on it.
-    has_values
-        False if conditions may name dimensions only.
     """
     dims_of, optional = dict(base.dims), []
     used: list[str] = []
@@ -132,11 +135,7 @@ def prune(
         except IcechunkError as error:
             left.append((sql, error.message))
             continue
-        if residual is not None and not has_values:
-            left.append((sql, "it does not select along one dimension"))
-            residual = None
-        else:
-            used.append(sql)
+        used.append(sql)
         for name, selection in found.items():
             before = dims_of.get(name) or DimSelection.whole(dims[name])
             dims_of[name] = before.intersect(selection)
@@ -171,15 +170,9 @@ def _compiled(
     time_zone: str,
 ) -> tuple[dict[str, DimSelection], Residual | None]:
     # Imported here because it is slow to import and most reads have no condition.
-    from icechunk_format.tables.selection.where.split import plan_where
     from icechunk_format.tables.selection.where.unlabelled import selected
 
-    planned = plan_where(sql, columns, dims.keys(), time_zone)
-    conditions = [*planned.dimension_conditions.values()]
-    if planned.residual is not None:
-        conditions.append(planned.residual)
-    for condition in conditions:
-        _check_exact(condition.expression)
+    planned = plan_conjunct(sql, columns, dims.keys(), time_zone)
     if planned.never:
         return {name: DimSelection.empty(size) for name, size in dims.items()}, planned.residual
     found = {
@@ -187,6 +180,33 @@ def _compiled(
         for name, condition in planned.dimension_conditions.items()
     }
     return found, planned.residual
+
+
+def plan_conjunct(
+    sql: str, columns: Mapping[str, pa.DataType], dims: Collection[str], time_zone: str
+) -> PlannedWhere:
+    """Compile a conjunct and split it; raise InvalidInputError if its result may differ."""
+    # Imported here because it is slow to import and most reads have no condition.
+    from icechunk_format.tables.selection.where.split import plan_where
+
+    planned = plan_where(sql, columns, dims, time_zone)
+    conditions = [*planned.dimension_conditions.values()]
+    if planned.residual is not None:
+        conditions.append(planned.residual)
+    for condition in conditions:
+        _check_exact(condition.expression)
+    return planned
+
+
+def condition_on_rows(
+    conjuncts: Sequence[str], columns: Mapping[str, pa.DataType], time_zone: str
+) -> Pruned:
+    """Return the conjuncts as a condition on columns of rows, in the field ``rows``."""
+    none = Selection(dims={})
+    found = prune(
+        conjuncts, none, dims={}, columns=columns, coordinate=pa.array, time_zone=time_zone
+    )
+    return replace(found, selection=none, rows=found.selection.residual)
 
 
 def condition_on_values(
@@ -197,13 +217,9 @@ def condition_on_values(
     Raises InvalidInputError if it cannot be compiled, if it may fail on some value, or if its
     result may differ from that of the engine.
     """
-    from icechunk_format.tables.selection.where.split import plan_where
-
-    found = plan_where(sql, columns, (), time_zone).residual
-    if found is not None:
-        _check_exact(found.expression)
-        if not _is_total(found.expression):
-            raise InvalidInputError(f"where: {sql!r} may fail on some values", option="where")
+    found = plan_conjunct(sql, columns, (), time_zone).residual
+    if found is not None and not _is_total(found.expression):
+        raise InvalidInputError(f"where: {sql!r} may fail on some values", option="where")
     return found
 
 

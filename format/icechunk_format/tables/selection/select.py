@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 class Selection:
     """Selected positions of dimensions, and the condition that executors evaluate on rows.
 
-    A dimension that is absent from ``dims`` is selected whole.
+    A dimension that is absent from ``dims`` is selected whole. In the layouts ``chunks`` and
+    ``refs``, ``chunks`` restricts the arrays to those with a path in it, and each to some (inner)
+    chunks along its axes; None does not.
     """
 
     dims: dict[str, DimSelection]
     residual: Residual | None = None
+    chunks: Mapping[str, tuple[DimSelection, ...]] | None = None
 
 
 class Selecting(TypedDict, total=False):

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
-    from icechunk_format.workflows.changes.plan import ChangePlan, with_change_columns
+    from icechunk_format.workflows.changes.plan import (
+        ChangePlan,
+        change_conditions,
+        with_change_columns,
+    )
     from icechunk_format.workflows.changes.run import change_cost, run_changes
     from icechunk_format.workflows.changes.since import plan_changes_since, resolve_since
     from icechunk_format.workflows.changes.steps import steps_to, touched_nodes
 
 __all__ = [
     "ChangePlan",
+    "change_conditions",
     "change_cost",
     "plan_changes_since",
     "resolve_since",
@@ -26,7 +31,7 @@ __all__ = [
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
-        ".plan": ["ChangePlan", "with_change_columns"],
+        ".plan": ["ChangePlan", "change_conditions", "with_change_columns"],
         ".run": ["change_cost", "run_changes"],
         ".since": ["plan_changes_since", "resolve_since"],
         ".steps": ["steps_to", "touched_nodes"],

@@ -28,6 +28,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,14 +37,21 @@ import pyarrow as pa
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.errors import (
+    IcechunkError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables.reading.chunk_edges import chunk_axes, chunk_selections
 from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
+from icechunk_format.tables.selection.pruning import condition_on_values
 from icechunk_format.tables.selection.select import Selection
+from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.table.table import Column, Table, check_names
 from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.changes.axis_changes import (
@@ -80,17 +88,41 @@ class ChangeRequest:
         The options, with the group and the variables of the table.
     time_zone
         Zone of times in the option ``where``; None is UTC.
+    conditions
+        Conditions on ``CHANGE_COLUMNS``; changes that do not meet all of them are left out.
     """
 
     repository: RepositoryReader
     read: ReadRequest
     time_zone: str | None = None
+    conditions: tuple[Residual, ...] = ()
 
     @property
     def only_stored(self) -> bool:
         """True if the table has no rows for missing chunks."""
         read = self.read
         return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
+
+    def wants(self, change: Change, step: Step) -> bool:
+        """Return True if rows of a change in a step may meet all conditions."""
+        values = (change, str(step.newer.id), step.newer.flushed_at)
+        row = {
+            column.name: pa.scalar(value, column.arrow_type)
+            for column, value in zip(CHANGE_COLUMNS, values, strict=True)
+        }
+        return all(one.evaluate(row, 1)[0].as_py() for one in self.conditions)
+
+
+def change_conditions(conjuncts: Sequence[str], time_zone: str) -> list[tuple[str, Residual]]:
+    """Return those of some conditions in SQL that are on `CHANGE_COLUMNS` alone, with the SQL."""
+    types = {column.name: column.arrow_type for column in CHANGE_COLUMNS}
+    found = []
+    for sql in conjuncts:
+        with suppress(IcechunkError):
+            condition = condition_on_values(sql, types, time_zone)
+            if condition is not None and condition.columns:
+                found.append((sql, condition))
+    return found
 
 
 def with_change_columns(table: Table) -> Table:
@@ -142,6 +174,8 @@ class _Planner:
         self._own = [column for column in columns if column.source not in CHANGE_NAMES]
 
     def of(self, step: Step) -> Iterator[ChangeTask]:
+        if not (self._request.wants("written", step) or self._request.wants("deleted", step)):
+            return
         newer = self._open(step.newer.id, newest=True)
         assert newer is not None
         older = None if step.older is None else self._open(step.older, newest=False)
@@ -300,6 +334,8 @@ class _Planner:
         check: SnapshotTable | None = None,
     ) -> Iterator[ChangeTask]:
         """Plan the scan of one snapshot; ``check`` drops the rows that this snapshot stores."""
+        if not self._request.wants(change, step):
+            return
         table = side.table
         keys: tuple[Column, ...] = ()
         names = [column.name for column in self._own]

@@ -11,6 +11,7 @@ from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables.metadata_tables.read import named_snapshot
+from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.table.table import Column, Table
 from icechunk_format.workflows.changes.plan import ChangePlan, ChangeRequest, plan_changes
 from icechunk_format.workflows.changes.steps import steps_to
@@ -44,10 +45,12 @@ def plan_changes_since(
     names: Sequence[str],
     since: str,
     time_zone: str | None,
+    conditions: Sequence[Residual] = (),
 ) -> ChangePlan:
     """Plan the changes of the columns `names` of `table` up to the snapshot `newer`.
 
-    `since` is the id of the older snapshot; if it is empty, all rows are changes.
+    `since` is the id of the older snapshot; if it is empty, all rows are changes. Changes may be
+    left out that do not meet all `conditions` on `CHANGE_COLUMNS`.
     """
     repository = RepositoryReader.open(location_of(options)).as_read()
     steps = steps_to(
@@ -61,7 +64,9 @@ def plan_changes_since(
     if options.layout == "cells":
         variables, coords = (_sources(table.columns, role) for role in ("variable", "coordinate"))
         read = replace(read, variables=variables, coords=coords)
-    request = ChangeRequest(repository=repository, read=read, time_zone=time_zone)
+    request = ChangeRequest(
+        repository=repository, read=read, time_zone=time_zone, conditions=tuple(conditions)
+    )
     return plan_changes(request, steps, table.select(names).columns)
 
 

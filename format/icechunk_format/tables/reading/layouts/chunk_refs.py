@@ -54,7 +54,8 @@ def refs_of_part(
     path = context.table.arrays[part[0]]
     variable = arrays.variable(path)
     bounds = np.array(part[1:], dtype=np.int64).reshape(-1, 2)
-    chosen = chunk_selections(variable, context.selections, variable.metadata.grid.axes)
+    axes = variable.metadata.grid.axes
+    chosen = chunk_selections(variable, context.selections, axes, context.chunks)
     for refs, rows in arrays.lookup(path).in_box(bounds[:, 0].tolist(), bounds[:, 1].tolist()):
         yield path, refs, rows[_selected(refs.coords, rows, chosen)]
 

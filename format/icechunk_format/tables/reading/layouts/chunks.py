@@ -116,7 +116,7 @@ def blocks_of_chunks(
     for part in task.parts:
         reader = arrays.reader(context.table.arrays[part[0]])
         variable = arrays.variable(reader.path)
-        chosen = chunk_selections(variable, context.selections, reader.axes)
+        chosen = chunk_selections(variable, context.selections, reader.axes, context.chunks)
         box = [
             selection.within(part[1 + 2 * n], part[2 + 2 * n]) for n, selection in enumerate(chosen)
         ]

@@ -85,6 +85,8 @@ def measure_types(measure: Measure, table: Table) -> dict[str, pa.DataType]:
     kinds: dict[str, pa.DataType] = {"count": pa.int64()}
     if measure.wanted & {"low", "high"}:
         kind = measured_column(measure, table).arrow_type
+        if any(step.operation == "double" for step in measure.steps):
+            kind = pa.float64()
         kinds.update((field, kind) for field in ("low", "high") if field in measure.wanted)
     if "total" in measure.wanted:
         kinds["total"] = pa.int64() if measure.exact_sum else pa.float64()
@@ -157,7 +159,7 @@ def _columns(
         values: NDArray[Any] = getattr(found, field).reshape(-1)[rows]
         if field == "count":
             arrays.append(pa.array(values))
-        elif field in ("low", "high"):
+        elif field in ("low", "high") and not measure.steps:
             decoder = measured_column(measure, table).decoder
             assert decoder is not None
             arrays.append(decoder.to_arrow(values, count > 0))

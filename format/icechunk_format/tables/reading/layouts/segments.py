@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.tables.reading.layouts.arithmetic import Step, computed
 from icechunk_format.tables.reading.layouts.batches import BatchBuilder, BlockRows
 from icechunk_format.tables.reading.layouts.block_reads import (
     BlockColumns,
@@ -64,6 +65,8 @@ class Measure:
         Sum integers as ``int64``, which wraps; otherwise sums are ``float64``.
     half
         Take the upper or lower 32 bits of 64-bit integers, whose sums are exact.
+    steps
+        Operations on the values before they are reduced.
     condition
         The cells that count, beside the condition of the scan; None for all.
     """
@@ -72,6 +75,7 @@ class Measure:
     wanted: frozenset[Statistic] = frozenset()
     exact_sum: bool = False
     half: Literal["upper", "lower"] | None = None
+    steps: tuple[Step, ...] = ()
     condition: Residual | None = None
 
 
@@ -279,7 +283,7 @@ def _numbers(
     if measure.half is not None:
         values = values >> 32 if measure.half == "upper" else values & 0xFFFFFFFF
         values = values.astype(np.int64, copy=False)
-    return values, converted.valid
+    return computed(values, measure.steps), converted.valid
 
 
 def _mask(found: pa.BooleanArray | pa.ChunkedArray) -> Mask:
