@@ -39,6 +39,8 @@ _log = logging.getLogger("icechunk_spark.queries")
 # Most rows of a range that stands for a read without columns in each partition.
 _ROWS_OF_A_RANGE: Final = 50_000_000
 _MOST_CHARACTERS: Final = 200
+# Longest conditions of a plan that is kept for later queries.
+_MOST_KEPT_CHARACTERS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,8 @@ class QueriedRead:
 
 def replanned(queried: QueriedRead, need: Need) -> DataFrame:
     """Return the DataFrame of the part of a read that a query needs."""
+    if sum(map(len, need.conjuncts)) > _MOST_KEPT_CHARACTERS:
+        return _replanned(queried, need)
     key = (queried.time_zone, need)
     return queried.opened.plan(key, lambda: _replanned(queried, need))
 
