@@ -76,9 +76,7 @@ def test_hostile_names_of_columns(spark: SparkSession, tmp_path):
         assert query.count() == (1 if number else 12), name
     sums = kept.groupBy(quoted(dim)).agg(*map(F.sum, columns), F.count_if(columns[2] > 19))
     assert len(same_rows(spark, sums)) == 3
-    total = kept.groupBy().agg(*map(F.sum, columns))
-    assert "aggregate=" in optimized(total)
-    same_rows(spark, total)
+    same_rows(spark, kept.groupBy().agg(*map(F.sum, columns)))
 
 
 @pytest.mark.parametrize(
