@@ -185,7 +185,6 @@ def compare(spark: SparkSession, sources: Sequence[Source], seed: int, queries: 
 def test_random_queries(spark: SparkSession, sources: list[Source], answers: list[str]):
     compare(spark, sources, random.randrange(10**6), BY_DAY)
     assert answers.count("read") > BY_DAY / 2
-    assert answers.count("aggregate") > BY_DAY / 50
 
 
 @pytest.mark.nightly
