@@ -279,7 +279,8 @@ public class Pushdown extends Rule {
         List aggregates = new ArrayList();
         Iterator each = node.groupingExpressions().iterator();
         while (each.hasNext()) {
-            String text = text(inlined((Expression) each.next(), projects, 0), child.output());
+            Expression group = inlined((Expression) each.next(), projects, 0);
+            String text = hasModeOfSession(group) ? text(group, child.output()) : null;
             if (text == null) return null;
             groups.add(text);
         }
@@ -288,7 +289,8 @@ public class Pushdown extends Rule {
             NamedExpression named = (NamedExpression) each.next();
             Expression bare = (Expression) named;
             if (bare instanceof Alias) bare = ((Alias) bare).child();
-            String text = text(inlined(bare, projects, 0), child.output());
+            bare = inlined(bare, projects, 0);
+            String text = hasModeOfSession(bare) ? text(bare, child.output()) : null;
             if (text == null) return null;
             Map one = new LinkedHashMap();
             one.put("sql", text);
@@ -432,6 +434,35 @@ public class Pushdown extends Rule {
             children.addOne(other);
         }
         return changed ? (Expression) expression.withNewChildren(children.toSeq()) : expression;
+    }
+
+    // SQL does not say whether an expression fails as in ANSI mode: a view keeps the mode of its creation.
+    private static boolean hasModeOfSession(Expression expression) {
+        boolean isCast = expression instanceof Cast;
+        if (!isCast || !Cast.canUpCast(((Cast) expression).child().dataType(), expression.dataType())) {
+            Object mode = property(expression, "evalMode");
+            Object context = mode == null ? property(expression, "evalContext") : null;
+            if (context != null) mode = property(context, "evalMode");
+            if (mode == null) mode = property(expression, "failOnError");
+            if (mode == null) mode = property(expression, "ansiEnabled");
+            String name = String.valueOf(mode);
+            boolean isKnown = name.equals("ANSI") || name.equals("true") || name.equals("LEGACY") || name.equals("false");
+            if (isKnown && SQLConf.get().ansiEnabled() != (name.equals("ANSI") || name.equals("true"))) return false;
+        }
+        Iterator each = expression.children().iterator();
+        while (each.hasNext()) if (!hasModeOfSession((Expression) each.next())) return false;
+        return true;
+    }
+
+    // Return the value of a method that only some classes, and some versions, have; null elsewhere.
+    private static Object property(Object owner, String name) {
+        try {
+            return owner.getClass().getMethod(name, new Class[0]).invoke(owner, new Object[0]);
+        } catch (NoSuchMethodException missing) {
+            return null;
+        } catch (ReflectiveOperationException failure) {
+            throw new IllegalStateException(failure);
+        }
     }
 
     // Strings that compare by letters, not by bytes.

@@ -167,10 +167,12 @@ class AggregateCalls:
 
     def _labels(self, tokens: Sequence[Token]) -> str:
         """Return an expression that uses no cells: only dimensions, and functions of them."""
-        names, text = self._resolved(tokens)
+        names, text = self._resolved([_without_settings(*token) for token in tokens])
         for name in names:
             if name not in self._dims:
                 raise NotRewritten(f"{name} is not a dimension")
+            if "${" in name:
+                raise NotRewritten(f"Spark's parser would replace a variable in {name}")
             self.dims[name] = None
         return text
 
@@ -215,7 +217,7 @@ class AggregateCalls:
         if name in self._dims:
             if call.name != "count" or condition is not None or found.steps:
                 raise NotRewritten(f"{call.name} of the dimension {name} needs its cells")
-            self.dims[name] = None
+            self._labels(call.arguments)
             counts = f"CASE WHEN {quoted(name)} IS NULL THEN 0L ELSE {CELLS} END"
             return f"coalesce(sum({counts}), 0L)"
         if found.steps and call.name != "count":
@@ -349,3 +351,17 @@ def _call(tokens: Sequence[Token]) -> _Call:
         condition=condition,
         is_distinct=is_distinct,
     )
+
+
+def _without_settings(kind: str, text: str) -> Token:
+    """Return a token of Catalyst as one that Spark parses alike with all settings of a session.
+
+    A setting makes TIMESTAMP a TIMESTAMP_NTZ, another one keeps backslashes in strings, and the
+    parser replaces variables such as ``${env:HOME}``.
+    """
+    if kind == "word" and text.lower() == "timestamp":
+        return kind, "timestamp_ltz"
+    if kind == "string" and ("\\" in text or "${" in text):
+        value = re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+        return kind, f"CAST(X'{value.encode().hex()}' AS STRING)"
+    return kind, text

@@ -45,6 +45,8 @@ _ROWS_OF_A_RANGE: Final = 50_000_000
 _MOST_CHARACTERS: Final = 200
 # Tasks into which chunks are cut so that a limit fetches few of them.
 _MOST_TASKS_OF_A_LIMIT: Final = 2_000
+# Longest conditions of a plan that is kept for later queries.
+_MOST_KEPT_CHARACTERS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,8 @@ class QueriedRead:
 
 def replanned(queried: QueriedRead, need: Need) -> DataFrame:
     """Return the DataFrame of the part of a read that a query needs."""
+    if sum(map(len, need.conjuncts)) > _MOST_KEPT_CHARACTERS:
+        return _replanned(queried, need)
     key = (queried.time_zone, need)
     return queried.opened.plan(key, lambda: _replanned(queried, need))
 

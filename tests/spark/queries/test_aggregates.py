@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 import icechunk_spark
 from icechunk_format.tables import aggregates
@@ -198,3 +199,88 @@ def test_aggregates_that_only_spark_computes(spark: SparkSession, grid: str):
     load(spark, grid)
     reduced = [sql for sql in KEPT if compare(spark, sql)]
     assert reduced == []
+
+
+def reduced(spark: SparkSession, frame: DataFrame) -> bool:
+    """Assert the same rows with and without the rule; return whether tasks aggregate."""
+    pushed = explained(frame.select("*"))
+    found = []
+    for setting in ("true", "false"):
+        spark.conf.set("icechunk.pushdown", setting)
+        found.append(sorted(map(str, frame.select("*").collect())))
+    spark.conf.set("icechunk.pushdown", "true")
+    assert found[0] == found[1]
+    return "aggregate=" in pushed
+
+
+STRINGS = ("${env:HOME}", "${spark.app.name}", "it's", "back\\slash\\'", "a\nb\t'", "x\\")
+
+
+@pytest.mark.parametrize("escaped", ["true", "false"])
+def test_strings_of_a_query_are_not_parsed_again(spark: SparkSession, grid: str, escaped: str):
+    frame = load(spark, grid)
+    is_north = F.col("latitude") > 0
+    name = "spark.sql.parser.escapedStringLiterals"
+    spark.conf.set(name, escaped)
+    try:
+        for text in STRINGS:
+            named = F.when(is_north, F.lit(text)).otherwise(F.concat("order", F.lit(text)))
+            grouped = frame.groupBy(named.alias("g")).agg(
+                F.max("`snow ``depth```"), F.lit(text), F.count_if(F.col("kind") != F.lit(text))
+            )
+            assert reduced(spark, grouped), text
+            assert text in {row.g for row in grouped.collect()}
+            assert not reduced(spark, frame.where(F.col("kind") != F.lit(text)).select("time"))
+    finally:
+        spark.conf.unset(name)
+
+
+def test_names_of_dimensions_are_not_parsed_again(spark: SparkSession, tmp_path):
+    path = str(tmp_path / "names")
+    rows = spark.range(6).select(F.col("id").alias("${env:HOME}"), (F.col("id") * 2).alias("v"))
+    rows.write.format("icechunk").options(dims="${env:HOME}").save(path)
+    frame = spark.read.format("icechunk").load(path)
+    assert not reduced(spark, frame.groupBy(frame.columns[0]).sum("v"))
+    assert reduced(spark, frame.groupBy().sum("v"))
+
+
+def test_the_default_type_of_timestamps_changes_no_result(spark: SparkSession, grid: str):
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    load(spark, grid, timestampType="utc")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        for sql in (
+            "SELECT time > timestamp_ltz'2024-02-28 00:00:00' AS x, count(*) FROM g GROUP BY 1",
+            "SELECT cast(time AS TIMESTAMP_LTZ) AS x, max(t2m) FROM g GROUP BY 1",
+            "SELECT latitude, count_if(seen > timestamp_ltz'2024-04-02 00:00:00') FROM g"
+            " GROUP BY 1",
+            "SELECT CASE WHEN latitude > 0 THEN timestamp'2024-04-05' END AS x, count(*) FROM g"
+            " GROUP BY 1",
+        ):
+            assert compare(spark, sql), sql
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
+MODES = (
+    "SELECT cast(`order` AS INT) AS x, count(*) AS n FROM g GROUP BY 1",
+    "SELECT cast(latitude * 1e9 AS INT) AS x, count(*) AS n FROM g GROUP BY 1",
+    "SELECT 100 / latitude AS x, max(t2m) AS n FROM g GROUP BY 1",
+    "SELECT latitude AS x, sum(`icechunk:1`) AS n FROM g WHERE time < '2024-02-28' GROUP BY 1",
+    "SELECT latitude AS x, count(*) AS n FROM g GROUP BY 1 HAVING sum(`icechunk:1`) > 0",
+)
+
+
+@pytest.mark.parametrize("sql", MODES)
+def test_a_view_keeps_the_mode_of_its_creation(spark: SparkSession, grid: str, sql: str):
+    load(spark, grid)
+    for mode, later in (("true", "false"), ("false", "true")):
+        spark.conf.set("spark.sql.ansi.enabled", mode)
+        spark.sql(f"CREATE OR REPLACE TEMP VIEW of_mode AS {sql}")
+        frame = spark.sql(sql)
+        spark.conf.set("spark.sql.ansi.enabled", later)
+        assert not compare(spark, "SELECT * FROM of_mode")
+        if later == "true":
+            assert not reduced(spark, frame)
+        else:
+            assert "aggregate=" not in explained(frame.select("*"))

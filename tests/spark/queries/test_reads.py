@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import icechunk_spark
 from icechunk_spark.queries import reads
-from icechunk_spark.queries.reads import READS, Opened, Reads
+from icechunk_spark.queries.reads import READS, Opened, Read, Reads
 
 if TYPE_CHECKING:
-    import pytest
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -33,21 +35,37 @@ def test_numbers_of_reads_and_of_opened_tables_are_bounded(monkeypatch: pytest.M
     assert kept.get(ids[8]) is table
 
 
-def test_many_queries_of_one_read(spark: SparkSession, cube: str):
+@pytest.mark.parametrize("queries", [1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_many_queries_of_one_session(spark: SparkSession, cube: str, queries: int):
     frame = icechunk_spark.read(spark, cube)
     rule: Any = reads_rule(spark)
     before = len(READS), rule.watched_reads()
-    for number in range(300):
+    alive = reads_alive()
+    for number in range(queries):
         assert "where=" in optimized(frame.where(f"latitude > {number / 100}"))
-    spark._jvm.System.gc()
-    assert len(READS) <= before[0]
-    assert rule.watched_reads() <= before[1] + 1
+        if not number % 100:
+            icechunk_spark.read(spark, cube).where("latitude > 5")
+    for _ in range(20):
+        gc.collect()
+        spark._jvm.System.gc()
+        icechunk_spark.read(spark, cube)
+        if len(READS) <= before[0] + 2 and rule.known_queries() < queries / 2:
+            break
+    assert reads_alive() <= alive + 2
+    assert len(READS) <= before[0] + 2
+    assert rule.watched_reads() <= before[1] + 2
     opened = [one for one in READS._open.values() if len(one.plans) > 1]
     assert opened
     assert all(len(one.plans) <= 16 for one in READS._open.values())
     assert len(READS._open) <= 32
     # A query is known as long as its plan.
-    assert rule.known_queries() < 300
+    assert rule.known_queries() < queries / 2
+
+
+def reads_alive() -> int:
+    """Return the number of reads that this process holds, in the registry or elsewhere."""
+    gc.collect()
+    return sum(isinstance(one, Read) for one in gc.get_objects())
 
 
 def reads_rule(spark: SparkSession) -> Any:

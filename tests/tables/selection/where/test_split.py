@@ -325,6 +325,24 @@ def test_a_zone_that_is_set_later_still_bounds_a_dimension() -> None:
         assert sum(bound.evaluate(INSTANTS, 48).to_pylist()) == kept, where
 
 
+@pytest.mark.parametrize(
+    ("where", "hours"),
+    [
+        ("unix_timestamp(n) = 7200", {2}),
+        ("unix_timestamp(t) = unix_timestamp(n)", set(range(48))),
+        # Midnight of a day is an instant of the session time zone.
+        ("unix_timestamp(date(n)) = 18000", set(range(24))),
+    ],
+)
+def test_seconds_of_local_times_have_no_zone(where: str, hours: set[int]) -> None:
+    columns = {"n": INSTANTS["t"].cast(pa.timestamp("us")), "t": INSTANTS["t"]}
+    types = {name: values.type for name, values in columns.items()}
+    condition = plan_where(where, types, [], NEW_YORK).residual
+    assert condition is not None
+    kept = condition.evaluate(columns, 48).to_pylist()
+    assert {hour for hour, keep in enumerate(kept) if keep} == hours
+
+
 def test_zones_that_do_not_exist_are_refused_by_name() -> None:
     for zone in ("Europe/Atlantis", "../etc/passwd", "+25:00", ""):
         with raises(InvalidInputError, found=zone):

@@ -286,7 +286,8 @@ class Compiler:
         value = self.compile(node.this)
         if value.type not in (DATE, TIMESTAMP_NTZ, TIMESTAMP):
             raise TypeMismatchError(f"a date or timestamp is needed, not {sql_name(value.type)}")
-        return call("seconds", BIGINT, cast(value, TIMESTAMP))
+        # Spark converts a date by the session time zone, but not a TIMESTAMP_NTZ.
+        return call("seconds", BIGINT, cast(value, TIMESTAMP) if value.type == DATE else value)
 
     def _negation(self, node: exp.Expression) -> Typed:
         value = self.compile(node.this)
