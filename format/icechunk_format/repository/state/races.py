@@ -78,18 +78,11 @@ def until_won(
 
 
 def pause_after_lost_race(attempt: int, took_s: float) -> None:
-    """Wait a random time, so that writers do not collide repeatedly.
+    """Wait a random time, so that writers do not collide repeatedly after an attempt of ``took_s``.
 
     One of the racing writers wins each time, so pauses only save work of the others, and growing
     pauses would leave the storage idle. If the longest pause is four attempts, about a third of
     the writers is active.
-
-    Parameters
-    ----------
-    attempt
-        Number of lost races.
-    took_s
-        Seconds of the lost attempt, as an estimate for other writers.
     """
     # A single slow attempt is not significant, so the first pauses are limited.
     longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)

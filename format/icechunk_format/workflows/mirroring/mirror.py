@@ -47,7 +47,7 @@ from icechunk_format.tables.selection.select import Selection as Selected
 from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (
-    Groups,
+    FileGroups,
     boxes_in_names,
     chunks_per_file,
     touched,
@@ -317,12 +317,12 @@ def plan_mirror(
     if isinstance(changed, str):
         row_bytes = sum(value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
-        groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
+        groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
     else:
         assert known is not None
         assert state is not None
         assert boxes is not None
-        groups = Groups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
+        groups = FileGroups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
         stays = groups.fit(boxes) & ~touched(boxes, changed)
         kept = boxes[stays]
         files = zip(state.names, state.sizes, strict=True)
