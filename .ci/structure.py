@@ -34,14 +34,14 @@ MOST_LINES = {
     "tables": 19_700,
     "display": 1_300,
     "drafts": 1_400,
-    "grid": 1_300,
+    "grid": 1_400,
     "maintenance": 5_800,
     "options": 2_400,
     "repository": 10_800,
     "encoding": 9_600,
     "storage": 4_600,
-    "workflows": 20_000,
-    "icechunk_spark": 10_500,
+    "workflows": 19_900,
+    "icechunk_spark": 11_000,
 }
 MOST_FILES_IN_A_FOLDER = 12
 MOST_LINES_IN_A_MODULE = 700
@@ -57,6 +57,7 @@ FRAGMENT_KINDS = {"added", "changed", "deprecated", "fixed", "removed"}
 
 # Modules that import lazily by a computed string: names of a facade, what shows a result, packages
 # that are optional or belong to other projects, and classes of Spark that get methods.
+IMPORTERS = {"import_module", "__import__", "pkgutil", "runpy"}
 OWN_MODULES = (".", "icechunk", "pyspark_icechunk")
 IMPORTS_BY_STRING = {
     *("format/icechunk_format/names.py", "format/icechunk_format/display/__init__.py"),
@@ -172,16 +173,22 @@ def bypasses(file: Path, rooms: dict[str, set[str]]) -> Iterator[str]:
 
 def imports_by_string(text: str) -> Iterator[int]:
     """Yield the lines that import a module by a string, other than the name of a foreign one."""
-    for node in ast.walk(ast.parse(text)):
+    tree, foreign = ast.parse(text), set()
+    for node in ast.walk(tree):
         match node:
-            case (
-                ast.Call(func=ast.Name(id="import_module" | "__import__"))
-                | ast.Call(func=ast.Attribute(attr="import_module" | "__import__"))
+            case ast.Call(func=func, args=[ast.Constant(value=str() as name), *_]) if (
+                not name.startswith(OWN_MODULES)
             ):
-                match node.args[0]:
-                    case ast.Constant(value=str() as name) if not name.startswith(OWN_MODULES):
-                        continue
-                yield node.lineno
+                foreign.add(func)
+    for node in ast.walk(tree):
+        match node:
+            # Also where the function is passed on, or gets another name.
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in IMPORTERS:
+                if node not in foreign:
+                    yield node.lineno
+            case ast.ImportFrom(names=names):
+                if any(alias.name in IMPORTERS and alias.asname for alias in names):
+                    yield node.lineno
 
 
 def room_of(file: Path) -> str:
@@ -257,6 +264,11 @@ def main() -> int:
         for file in files
         if file.relative_to(ROOT).as_posix() not in IMPORTS_BY_STRING
         for line in imports_by_string(file.read_text())
+    ]
+    wrong += [
+        f".ci/structure.py: {name} imports nothing by a string; take it out of IMPORTS_BY_STRING"
+        for name in sorted(IMPORTS_BY_STRING)
+        if not list(imports_by_string((ROOT / name).read_text()))
     ]
     rooms = facades(sorted(PACKAGES[0].glob("*/**/*.py")))
     users = [*files, *chain.from_iterable((ROOT / top).rglob("*.py") for top in USERS_OF_ROOMS)]

@@ -20,9 +20,8 @@ from icechunk_format.encoding.repo_info.updates import RepoInitializedUpdate, Re
 from icechunk_format.encoding.snapshot import file as snapshot
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.values.metadata_items import MetadataItems
-from icechunk_format.repository.commit import commit
 from icechunk_format.repository.files.metadata_files import metadata_cache
-from icechunk_format.repository.state import publish
+from icechunk_format.repository.state import publish, races
 from icechunk_format.storage.location import Location, open_storage
 
 # 2024-07-01T00:00:00Z in microseconds; snapshots follow a second after one another.
@@ -130,4 +129,4 @@ def repository_v2():
 def no_pauses(monkeypatch):
     """Let what failed be tried again at once."""
     monkeypatch.setattr(publish, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(commit, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(races, "_LONGEST_PAUSE", 0.0)

@@ -35,10 +35,9 @@ from torture.turns import Turns
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
-from icechunk_format.repository.commit import commit as commit_module
 from icechunk_format.repository.files import metadata_files as objects
 from icechunk_format.repository.files.metadata_files import ObjectCache
-from icechunk_format.repository.state import publish
+from icechunk_format.repository.state import publish, races
 from icechunk_format.storage import location as location_module
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.memory import MemorySpace, MemoryStorage
@@ -75,7 +74,7 @@ class Torture:
         monkeypatch.setattr(objects, "metadata_cache", lambda: self.caches[self.turns.current])
         monkeypatch.setattr(secrets, "token_bytes", self.chance.randbytes)
         monkeypatch.setattr(publish, "_FIRST_PAUSE", 0.0)
-        monkeypatch.setattr(commit_module, "_LONGEST_PAUSE", 0.0)
+        monkeypatch.setattr(races, "_LONGEST_PAUSE", 0.0)
 
     def run(self):
         repository = Repository.create(self.location, spec_version=self.spec_version)

@@ -9,8 +9,7 @@ import pyarrow as pa
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.selection.sel_isel import Given, resolve_isel, resolve_sel
+from icechunk_format.tables.selection.sel_isel import Given, combined_selection
 from icechunk_format.tables.table.variable import Variable
 
 Ranges = dict[str, tuple[int, int]]
@@ -58,9 +57,7 @@ def selected_ranges(
         decoder = attribute_decoder(metadata.attributes, metadata.data_type, name=dim)
         return decoder.decode(dataset.read(dim))
 
-    found: dict[str, DimSelection] = {} if isel is None else resolve_isel(isel, sizes)
-    for dim, own in ({} if sel is None else resolve_sel(sel, sizes, labels)).items():
-        found[dim] = found[dim].intersect(own) if dim in found else own
+    found = combined_selection(sizes, labels, sel=sel, isel=isel)
     for dim, own in found.items():
         if own.indices is not None or not own.count:
             problem = "nothing" if not own.count else f"{own.count} elements with gaps between them"

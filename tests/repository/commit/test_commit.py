@@ -233,16 +233,3 @@ def test_a_clock_that_is_wrong_by_much_is_refused(monkeypatch):
     session.commit("late")
     times = [info.flushed_at for info in sound.ancestry()]
     assert times[0] == times[1] + 1
-
-
-def test_pauses_after_lost_races_do_not_grow(monkeypatch):
-    pauses = []
-    monkeypatch.setattr(commit_module, "_LONGEST_PAUSE", 5.0)
-    monkeypatch.setattr(commit_module.random, "uniform", lambda shortest, longest: longest)
-    monkeypatch.setattr(commit_module.time, "sleep", pauses.append)
-    for attempt in range(1, 30):
-        commit_module.pause_after_lost_race(attempt, 0.05)
-    assert set(pauses) == {0.2}
-    # A first attempt of a minute was slow for a reason of its own.
-    commit_module.pause_after_lost_race(1, 60.0)
-    assert pauses[-1] == 0.5

@@ -14,7 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.tables.selection.sel_isel import (
+    combined_selection,
+    resolve_isel,
+    resolve_sel,
+)
 
 HOURS = np.arange("2024-07-01", "2024-07-03", dtype="M8[h]").astype("M8[us]")
 COORDINATES = {
@@ -434,3 +438,19 @@ def test_exact_labels_of_short_floats(value, exactly, positions) -> None:
 def test_an_exact_label_is_not_rounded() -> None:
     with raises(InvalidInputError, match=r"has no value 40.10000001; the nearest"):
         resolve_sel({"latitude": 40.10000001}, SIZES, COORDINATES.__getitem__, exactly=True)
+
+
+@pytest.mark.parametrize(
+    ("sel", "isel", "expected"),
+    [
+        (None, None, {}),
+        (None, "latitude=0:2", {"latitude": [0, 1]}),
+        ({"x": slice(1, 3)}, None, {"x": [1, 2, 3]}),
+        ({"x": slice(1, 3)}, "x=0:3; latitude=1", {"x": [1, 2], "latitude": [1]}),
+        ({"x": [4]}, "x=0:3", {"x": []}),
+    ],
+)
+def test_both_options_select_what_each_of_them_selects(sel, isel, expected):
+    sizes = {"x": 5, "latitude": 4}
+    found = combined_selection(sizes, lambda _: pa.array(range(5)), sel=sel, isel=isel)
+    assert {dim: one.positions().tolist() for dim, one in found.items()} == expected

@@ -9,7 +9,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.workflows.mirroring.boxes import (
-    Groups,
+    FileGroups,
     boxes_in_names,
     chunks_per_file,
     file_name,
@@ -64,7 +64,7 @@ def test_a_million_changed_chunks_and_ten_thousand_files():
 def test_missing_boxes_hold_each_selected_cell_that_no_kept_box_has(data):
     sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
     axes = tuple(RegularAxis(size=n, step=data.draw(st.integers(1, 4))) for n in sizes)
-    groups = Groups(
+    groups = FileGroups(
         axes=axes,
         steps=tuple(data.draw(st.integers(1, 3)) for _ in sizes),
         selections=tuple(
@@ -117,6 +117,6 @@ def test_files_have_whole_chunks_and_about_the_wanted_rows():
 
 def test_too_many_files_are_refused():
     axes = (RegularAxis(size=10_000_000, step=1),)
-    groups = Groups(axes=axes, steps=(1,), selections=(DimSelection.whole(10_000_000),))
+    groups = FileGroups(axes=axes, steps=(1,), selections=(DimSelection.whole(10_000_000),))
     with pytest.raises(InvalidInputError, match="more than 1,000,000 files"):
         groups.missing(np.empty((0, 1, 2), dtype=np.int64))

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 from deltalake import DeltaTable
+from helpers.raised import raises
 
-from icechunk_format.errors import (
-    StorageError,
-)
+from icechunk_format.errors import ConflictError, StorageError
+from icechunk_format.repository.state import races
 from icechunk_format.workflows.mirroring import DeltaTarget
 from icechunk_format.workflows.mirroring import mirror as mirror_module
 from icechunk_format.workflows.running import in_process
@@ -113,6 +113,13 @@ def test_of_two_at_once_one_wins_and_the_other_finds_its_work_done(grid):
         gone = 0 if work == "first" else 1
         assert len(list_parquet(grid.target)) == len(files) + gone
         grid.change("wind", (0, 0))
+
+
+def test_a_run_that_always_comes_second_gives_up(grid, monkeypatch):
+    monkeypatch.setattr(mirror_module, "finish_mirror", lambda *_: None)
+    monkeypatch.setattr(races, "MOST_LOST_RACES", 2)
+    with raises(ConflictError, match="the Delta table of .* mirror again later", attempts=3):
+        grid.mirror()
 
 
 def list_parquet(folder):

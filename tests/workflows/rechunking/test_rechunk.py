@@ -10,6 +10,7 @@ import pytest
 from helpers.effort import counted_lines
 
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.grid.groups import Groups, join, windows
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_byte_size
 from icechunk_format.options.write import WriteOptions
@@ -18,7 +19,6 @@ from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import measured
 from icechunk_format.tables import open_dataset
-from icechunk_format.workflows.rechunking.groups import Groups, join, windows
 from icechunk_format.workflows.rechunking.rechunk import (
     RechunkRequest,
     one_process,

@@ -66,7 +66,8 @@ from icechunk_format.repository.history.history import (
 )
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.repository.lifecycle.expire import with_nearest
-from icechunk_format.repository.state.publish import MOST_RUNS, race_lost, update_repo
+from icechunk_format.repository.state.publish import update_repo
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.storage.batches import sized_batches
@@ -227,7 +228,8 @@ def _marked_v1(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...]
 ) -> frozenset[SnapshotId]:
     """Mark the kept snapshots in spec version 1, which has no conditional update for refs."""
-    for _ in range(MOST_RUNS):
+
+    def attempt(_: int) -> frozenset[SnapshotId] | RaceLost:
         kept = reachable(RefFilesHistory(storage), extra)
         if not kept:
             raise NotFoundError(
@@ -242,9 +244,9 @@ def _marked_v1(
                 f"{storage.root_url} was upgraded to spec version 2 during the collection; "
                 "nothing was deleted. Collect again"
             )
-        if _tips_v1(storage) <= kept:
-            return kept
-    raise race_lost(storage, "a ref", _NOTHING, times=MOST_RUNS)
+        return kept if _tips_v1(storage) <= kept else RaceLost()
+
+    return until_won(attempt, storage.root_url, "a ref", outcome=_NOTHING)
 
 
 def _delete_snapshots_v1(
@@ -293,8 +295,8 @@ def _marked_state(
     storage: Storage, collector: Collector, extra: tuple[SnapshotId, ...], *, dry_run: bool
 ) -> RepoInfo:
     """Mark the kept snapshots; return the state of ``repo`` that lists only these."""
-    why = ""
-    for _ in range(MOST_RUNS):
+
+    def attempt(_: int) -> RepoInfo | RaceLost:
         info = read_state(storage).info
         if not dry_run:
             check_status(info.status)
@@ -310,13 +312,13 @@ def _marked_state(
                 raise AssertionError(f"a state does not move by itself: {planned.why}")
             return planned.info
         published = update_repo(storage, change)
-        if published.declined is None:
-            added = frozenset(published.info.snapshots) - kept
-            if added:
-                collector.mark_also(added)
-            return published.info
-        why = published.declined.why
-    raise race_lost(storage, "a ref", _NOTHING, times=MOST_RUNS, why=why)
+        if published.declined is not None:
+            return RaceLost(why=published.declined.why)
+        if added := frozenset(published.info.snapshots) - kept:
+            collector.mark_also(added)
+        return published.info
+
+    return until_won(attempt, storage.root_url, "a ref", outcome=_NOTHING)
 
 
 def _counted(

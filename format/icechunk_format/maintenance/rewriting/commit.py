@@ -36,15 +36,13 @@ from icechunk_format.repository.commit.commit import (
     Written,
     commit_metadata,
     new_snapshot_id,
-    racing_attempts,
     store_snapshot,
 )
 from icechunk_format.repository.files.bounded_reads import manifest_keys
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
 from icechunk_format.repository.state import conflict_errors
-from icechunk_format.repository.state.transitions import TipMoved
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.measures import Measures
 
 
@@ -132,7 +130,9 @@ def commit_rewrite(
     tip = plan.repository.writable_tip(branch)
     written = Written()
     current = plan.base
-    for lost in racing_attempts(DEFAULT_REBASE_TRIES):
+
+    def attempt(lost: int) -> RewriteResult | RaceLost:
+        nonlocal current
         changed, files, left_out = _applied(current, replacements, is_base=current is plan.base)
         if not changed:
             raise ConflictError(
@@ -180,7 +180,9 @@ def commit_rewrite(
         if moved.tip is None or amend:
             raise conflict_errors.tip_moved(storage, moved, current.id)
         current = load_snapshot(storage, moved.tip)
-    raise conflict_errors.tip_moved(storage, TipMoved(branch=branch, tip=current.id), plan.base.id)
+        return RaceLost(why=f"another writer committed {moved.tip} first")
+
+    return until_won(attempt, storage.root_url, branch=branch)
 
 
 def _applied(

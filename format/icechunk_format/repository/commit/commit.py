@@ -16,12 +16,10 @@ Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optim
 
 from __future__ import annotations
 
-import random
 import secrets
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
@@ -48,10 +46,6 @@ from icechunk_format.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.working_tree import WorkingTree
-
-_ATTEMPTS_IN_A_PAUSE: Final = 4
-_LONGEST_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 5.0
 
 
 @shown_by("records.record")
@@ -247,33 +241,3 @@ def commit_metadata(
             )
         values[RESERVED_METADATA] = {**reserved, **notes}
     return MetadataItems.of(values, spec_version=spec_version)
-
-
-def racing_attempts(most: int) -> Iterator[int]:
-    """Yield the number of lost races before each attempt, after a pause if there are any."""
-    took_s = 0.0
-    for lost in range(most):
-        if lost:
-            pause_after_lost_race(lost, took_s)
-        began = time.monotonic()
-        yield lost
-        took_s = time.monotonic() - began
-
-
-def pause_after_lost_race(attempt: int, took_s: float) -> None:
-    """Wait a random time, so that writers do not collide repeatedly.
-
-    One of the racing writers wins each time, so pauses only save work of the others, and growing
-    pauses would leave the storage idle. If the longest pause is four attempts, about a third of
-    the writers is active.
-
-    Parameters
-    ----------
-    attempt
-        Number of lost races.
-    took_s
-        Seconds of the lost attempt, as an estimate for other writers.
-    """
-    # A single slow attempt is not significant, so the first pauses are limited.
-    longest = min(_ATTEMPTS_IN_A_PAUSE * took_s, _LONGEST_FIRST_PAUSE * attempt, _LONGEST_PAUSE)
-    time.sleep(random.uniform(0, longest))

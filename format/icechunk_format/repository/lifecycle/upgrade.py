@@ -48,12 +48,11 @@ from icechunk_format.repository.history.history import (
 )
 from icechunk_format.repository.lifecycle.upgraded_state import MAIN, RefsOfVersion1, upgraded_state
 from icechunk_format.repository.state.publish import (
-    MOST_RUNS,
     create_once,
     now_in_microseconds,
     put_if,
-    race_lost,
 )
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.repository.state.repo_file import RepoFile, RepoState
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import (
@@ -124,24 +123,24 @@ def upgrade_repository(
         create_once(storage, REPO, repo_info.encode(info))
         # The stored state determines the files to delete, not the state that was sent.
         state = _current(storage, repo_file)
-    for _ in range(MOST_RUNS):
+
+    def attempt(_: int) -> tuple[RefsOfVersion1, RepoInfo] | RaceLost:
+        nonlocal state
+        assert state is not None
         files = _read_files(storage)
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
-            break
+            return files, merged or state.info
         # The next attempt re-reads ``repo``, whether this write landed or not.
         put_if(storage, REPO, repo_info.encode(merged), ReplaceIfUnchanged(version=state.version))
         state = _current(storage, repo_file)
-    else:
-        raise race_lost(
-            storage,
-            "a branch",
-            "stop all writers, then run the upgrade again to finish it",
-            times=MOST_RUNS,
-        )
+        return RaceLost(why="files of version 1 were merged into the state")
+
+    outcome = "stop all writers, then run the upgrade again to finish it"
+    files, info = until_won(attempt, storage.root_url, "a branch", outcome=outcome)
     if not dry_run:
         _delete(storage, files.keys)
-    return _report(merged or state.info, files, dry_run=dry_run, was_half_done=was_half_done)
+    return _report(info, files, dry_run=dry_run, was_half_done=was_half_done)
 
 
 def _report(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.object_keys import transaction_log_key
@@ -22,7 +22,6 @@ from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.transaction_log import EncodedLog, TransactionLog
 from icechunk_format.errors import (
-    ConflictError,
     InvalidInputError,
     NotFoundError,
     ReadOnlyError,
@@ -45,7 +44,6 @@ from icechunk_format.repository.commit.commit import (
     Written,
     commit_metadata,
     new_snapshot_id,
-    racing_attempts,
     store_nodes,
     store_snapshot,
 )
@@ -57,10 +55,8 @@ from icechunk_format.repository.files.metadata_files import (
 )
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
+from icechunk_format.repository.state.races import MOST_LOST_RACES, RaceLost, until_won
 from icechunk_format.storage.protocol import Storage
-
-DEFAULT_REBASE_TRIES: Final = 1000
-"""Rebases before a commit gives up; in each lost race, another writer's commit landed."""
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +107,7 @@ class CommittingSession:
         metadata: Mapping[str, Any] | None = None,
         on_conflict: OnConflict = "rebase",
         resolve: Resolve | None = None,
-        rebase_tries: int = DEFAULT_REBASE_TRIES,
+        rebase_tries: int = MOST_LOST_RACES,
         allow_empty: bool = False,
         when_moved: WhenMoved | None = None,
     ) -> CommitResult:
@@ -161,8 +157,8 @@ class CommittingSession:
         choose("on_conflict", on_conflict, ("rebase", "fail"))
         choose("resolve", resolve, (None, "ours", "theirs"))
         self._check_commit(allow_empty)
-        url = self._storage.root_url
-        for lost in racing_attempts(rebase_tries + 1):
+
+        def attempt(lost: int) -> CommitResult | RaceLost:
             if on_conflict == "rebase":
                 # Rebasing before anything is stored costs no files.
                 self.rebase(resolve=resolve, when_moved=when_moved)
@@ -173,18 +169,10 @@ class CommittingSession:
                 return self._finish(stored, lost)
             if on_conflict == "fail":
                 raise conflict_errors.tip_moved(self._storage, moved, self.snapshot_id)
-            _log.info(
-                "attempt %d to commit to branch %s of %s lost a race: another writer committed %s"
-                " first; checking for conflicts and trying again",
-                *(lost + 1, self.branch, url, moved.tip),
-            )
-        raise ConflictError(
-            f"branch {self.branch!r} of {url} was moved by other writers {rebase_tries + 1} times "
-            "during this commit; nothing was committed. Let fewer writers commit concurrently, or "
-            "try again",
-            branch=self.branch,
-            attempts=rebase_tries + 1,
-        )
+            return RaceLost(why=f"another writer committed {moved.tip} first")
+
+        url = self._storage.root_url
+        return until_won(attempt, url, branch=self.branch, most=rebase_tries)
 
     def amend(
         self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False

@@ -171,7 +171,7 @@ class RefFilesChanges:
             move = partial(update_branch_ref, self._storage, name, key=key)
             if move(to, expected=tip).tip == to:
                 return self._check_kept(key, to, partial(move, tip, expected=to))
-        raise race_lost(self._storage, f"branch {name!r}", branch=name)
+        raise race_lost(self._storage.root_url, f"branch {name!r}", branch=name)
 
     def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
         """Move a branch to the tip of a branch that descends from it."""

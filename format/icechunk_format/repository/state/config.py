@@ -98,4 +98,4 @@ def _change_yaml(storage: Storage, changes: Mapping[str, Any]) -> RepositoryConf
                 continue
         if put_if(storage, CONFIG_YAML, data, condition):
             return decode_yaml_config(data)
-    raise race_lost(storage, repr(CONFIG_YAML))
+    raise race_lost(storage.root_url, repr(CONFIG_YAML))

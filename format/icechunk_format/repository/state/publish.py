@@ -61,8 +61,6 @@ from icechunk_format.storage.protocol import Condition, CreateOnly, ReplaceIfUnc
 DeclinedT = TypeVar("DeclinedT")
 
 MAX_ATTEMPTS: Final = 100
-#: Attempts of a job that starts over if other writers commit first.
-MOST_RUNS: Final = 10
 _IMMEDIATE_ATTEMPTS: Final = 5
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 10.0
@@ -203,7 +201,7 @@ def update_repo(
         raise outcome_unknown(storage, REPO) from error
     if doubted is not None and _time_of(info) <= doubted:
         raise outcome_unknown(storage, REPO)
-    raise race_lost(storage, "the 'repo' object")
+    raise race_lost(storage.root_url, "the 'repo' object")
 
 
 def update_branch_ref(
@@ -249,7 +247,7 @@ def update_branch_ref(
         if not tried:
             raise
         raise outcome_unknown(storage, key) from error
-    raise race_lost(storage, f"branch {branch!r}", branch=branch)
+    raise race_lost(storage.root_url, f"branch {branch!r}", branch=branch)
 
 
 def create_once(storage: Storage, key: str, data: bytes) -> bool:
@@ -270,7 +268,7 @@ def create_once(storage: Storage, key: str, data: bytes) -> bool:
             raise outcome_unknown(storage, key) from error
         if found is not None:
             return found.data == data
-    raise race_lost(storage, repr(key), key=key)
+    raise race_lost(storage.root_url, repr(key), key=key)
 
 
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
@@ -354,19 +352,19 @@ def attempts() -> Iterator[int]:
 
 
 def race_lost(
-    storage: Storage,
+    root_url: str,
     what: str,
     outcome: str = "nothing was changed. Let fewer writers commit at once, or try again",
     *,
     times: int | None = None,
     **facts: str,
 ) -> ConflictError:
-    """Return the error for a change after all ``attempts``, or for a job after all runs."""
+    """Return the error for a change that lost the race in all its attempts."""
     times = times or MAX_ATTEMPTS
     return ConflictError(
-        f"{what} of {storage.root_url} was changed by other writers {times} times during "
+        f"{what} of {root_url} was changed by other writers {times:,} times during "
         f"this change; {outcome}",
         attempts=times,
-        location=storage.root_url,
+        location=root_url,
         **facts,
     )

@@ -50,6 +50,26 @@ _POSITION = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _ISO_START = re.compile(r"\d{4}(-\d{2}(-\d{2}(T\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?)?)?")
 
 
+def combined_selection(
+    sizes: Mapping[str, int],
+    coordinate: Callable[[str], pa.Array],
+    *,
+    sel: Given | None,
+    isel: Given | None,
+    method: str | None = None,
+    exactly: bool = False,
+) -> dict[str, DimSelection]:
+    """Return the positions that both ``sel`` and ``isel`` select, by named dimension."""
+    found = {} if isel is None else resolve_isel(isel, sizes)
+    labelled: dict[str, DimSelection] = {}
+    if sel is not None:
+        method = None if method == "exact" else method
+        labelled = resolve_sel(sel, sizes, coordinate, method=method, exactly=exactly)
+    for dim, own in labelled.items():
+        found[dim] = own.intersect(found[dim]) if dim in found else own
+    return found
+
+
 def resolve_isel(given: Given, sizes: Mapping[str, int]) -> dict[str, DimSelection]:
     """Resolve the option ``isel`` to a selection for each dimension that it names.
 

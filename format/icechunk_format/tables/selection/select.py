@@ -69,8 +69,7 @@ def select(
     exactly
         True if numbers in ``sel`` are not rounded to a ``float32`` that is another number.
     """
-    sel_method = None if sel_method == "exact" else sel_method
-    if sel is None and sel_method is not None:
+    if sel is None and sel_method not in (None, "exact"):
         raise InvalidInputError(
             "sel.method is given without sel; leave it out, or give sel", option="sel.method"
         )
@@ -78,14 +77,12 @@ def select(
     found: list[tuple[str, DimSelection]] = []
     residual = None
     # Imported here because most reads select nothing.
-    if isel is not None:
-        from icechunk_format.tables.selection.sel_isel import resolve_isel
+    if sel is not None or isel is not None:
+        from icechunk_format.tables.selection.sel_isel import combined_selection
 
-        found += resolve_isel(isel, dims).items()
-    if sel is not None:
-        from icechunk_format.tables.selection.sel_isel import resolve_sel
-
-        found += resolve_sel(sel, dims, values, method=sel_method, exactly=exactly).items()
+        given = {"sel": sel, "isel": isel}
+        both = combined_selection(dims, values, method=sel_method, exactly=exactly, **given)
+        found += both.items()
     if where is not None:
         from icechunk_format.tables.selection.where.split import plan_where
         from icechunk_format.tables.selection.where.unlabelled import selected as selected_by

@@ -31,7 +31,7 @@ from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import DEFAULT_REBASE_TRIES
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.tables.writing.commit_arrays import (
     committed,
     create_array,
@@ -45,7 +45,7 @@ from icechunk_format.tables.writing.commit_arrays import (
 from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.adopt import PlannedCommit
-from icechunk_format.tables.writing.replanning.conflicts import of_session, refused
+from icechunk_format.tables.writing.replanning.conflicts import of_session
 from icechunk_format.tables.writing.replanning.plan import (
     PlanIsOld,
     Watch,
@@ -143,7 +143,9 @@ def _committed(
     planned = insert_labels(first) if plan.disordered else first
     options = plan.options
     theirs: list[TheirCommit] = []
-    for times_again in range(DEFAULT_REBASE_TRIES):
+
+    def attempt(times_again: int) -> WriteResult | RaceLost:
+        nonlocal planned, session
         apply_planned(session, planned)
         if not session.has_changes:
             return WriteResult.skipped(options, planned.base.id, _NO_ROWS)
@@ -160,20 +162,22 @@ def _committed(
             done = find_committed(repository, options)
             if done is not None:
                 return done
-            theirs += found.theirs
+            theirs.extend(found.theirs)
             rivals = Rivals(base=first.base, tip=found.tip, commits=tuple(theirs))
             again = plan_again(first, rivals)
             if isinstance(again, WriteResult):
                 return again
             planned = insert_labels(again) if again.plan.disordered else again
             session = repository.writable_session(options.branch, base=planned.base.id)
+            return RaceLost(rests=False)
         except ConflictError as error:
             raise of_session(plan, error) from error
         else:
             commit = replace(commit, rebased=commit.rebased + times_again)
             done = committed(commit, message, planned.manifests, receipts)
             return replace(done, rows=rows)
-    raise refused(plan, f"other writers committed first {DEFAULT_REBASE_TRIES} times")
+
+    return until_won(attempt, repository.location, branch=options.branch)
 
 
 def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:

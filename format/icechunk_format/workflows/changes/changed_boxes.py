@@ -7,21 +7,19 @@ codecs or fill value changed, or the first chunk has another size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, merge_adjacent
+from icechunk_format.repository.changes.meaning import same_aspects
 from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.changes.axis_changes import slabs, whole_box
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.changes.steps import TouchedNodes
-
-# Members of ``zarr.json`` that determine the meaning of stored bytes.
-_MEANING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
 
 
 def changed_boxes(variable: Variable, other: Variable | None, touched: TouchedNodes) -> Boxes:
@@ -51,9 +49,8 @@ def why_another_array(variable: Variable, other: Variable | None) -> str | None:
         return f"{variable.path} is another array than before"
     if variable.dims != other.dims:
         return f"{variable.path} has other dimensions"
-    mine, former = variable.metadata.raw, other.metadata.raw
     axes = zip(variable.metadata.grid.axes, other.metadata.grid.axes, strict=True)
-    if any(mine.get(name) != former.get(name) for name in _MEANING) or any(
+    if not same_aspects(variable.metadata.raw, other.metadata.raw) or any(
         min(now.size, was.size) and not _same_start(now, was) for now, was in axes
     ):
         return f"{variable.path} has other chunks, codecs or another fill value"

@@ -12,7 +12,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.state.publish import MOST_RUNS
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.reading.scan import ScanContext
 from icechunk_format.tables.requested import dataset_at, selecting
@@ -56,7 +55,6 @@ from icechunk_format.workflows.running import Run
 
 # Positions of kept labels are held in memory: 8 GiB.
 _MOST_LABELS: Final = 1 << 30
-_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +132,20 @@ class RegionToDelete:
 
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     """Delete labels or cells, in one commit."""
-    for runs in range(1, MOST_RUNS + 1):
-        read = request.read
+    read = request.read
+
+    def attempt(_: int) -> DeleteResult | RaceLost:
         opened = open_destination(location_of(read), request.options, access_of(read))
         if isinstance(opened, WriteResult):
             return DeleteResult(arrays=(), cells={}, commit=opened)
         try:
             return _delete(request, opened[0], run)
         except ConflictError as error:
-            if runs == MOST_RUNS or request.options.on_conflict == "fail":
+            if request.options.on_conflict == "fail":
                 raise
-            _LOG.info(
-                "delete: other writers committed first, starting again: %s", one_line(str(error))
-            )
-    raise AssertionError("the last attempt returns or raises")
+            return RaceLost(why=one_line(str(error)), error=error)
+
+    return until_won(attempt, location_of(read), branch=request.options.branch)
 
 
 def _delete(request: DeleteRequest, destination: Destination, run: Run) -> DeleteResult:

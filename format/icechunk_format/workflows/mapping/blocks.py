@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.axes import RegularAxis
+from icechunk_format.grid.groups import Groups, edges_of
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset
@@ -19,7 +21,6 @@ from icechunk_format.tables.table.dimension_sets import named_variables
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans
-from icechunk_format.workflows.rechunking.groups import Groups
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
 # Encoded bytes of chunks that a block holds at once.
@@ -121,12 +122,8 @@ class BlockGrid:
     @property
     def groups(self) -> Groups:
         """The boxes of all blocks."""
-        return Groups(
-            tuple(
-                np.append(np.arange(0, size, self.steps[dim], dtype=np.int64), size)
-                for dim, size in self.sizes.items()
-            )
-        )
+        axes = (RegularAxis(size, self.steps[dim]) for dim, size in self.sizes.items())
+        return Groups(tuple(map(edges_of, axes)))
 
     def __len__(self) -> int:
         return len(self.groups)

@@ -17,22 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.repository.changes.meaning import OF_VALUES
 from icechunk_format.tables.writing.part import ArrayTarget, path_in
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.zarr.new_nodes import build_array_metadata
-
-# Attributes that define the meaning of stored values.
-_OF_VALUES: Final = (
-    "units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +216,7 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
         *(
             # Compared as strings, since NaN differs from itself.
             (f"the attribute {key}", _text(layout.attributes.get(key)), _text(stored.get(key)))
-            for key in _OF_VALUES
+            for key in OF_VALUES
         ),
     ):
         if found != wanted:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import le
-from typing import Any, Final
+from typing import Any
 
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.node_path import ancestors as ancestors_of
@@ -56,6 +56,7 @@ from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import OnConflict, Resolve
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.merging import common, groups
 from icechunk_format.workflows.merging.documents import joined_metadata, was_changed_back
@@ -65,9 +66,6 @@ from icechunk_format.workflows.merging.three_way import (
     changes_onto,
     chunks_changed,
 )
-
-# Attempts while other writers commit.
-_TRIES: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,22 +283,23 @@ class Merge:
         return [*commits, TheirCommit(snapshot_id=target.id, log=net)] if coords else commits
 
 
-def merged(made: Callable[[], Merge], **arguments: Any) -> MergeResult:
+def merged(made: Callable[[], Merge], url: str, into: str, **arguments: Any) -> MergeResult:
     """Run a merge; repeat it if the branch moves while labels of both sides are joined."""
-    for times_again in range(_TRIES):
+
+    def attempt(times_again: int) -> MergeResult | RaceLost:
         try:
             result = made().run(**arguments)
         except ConflictError as error:
             # Only the error of a commit that lost a race has this fact, not a merge conflict.
             if error.facts.get("found") is None:
                 raise
-            lost = error
-        else:
-            commit = result.commit
-            if commit is None:
-                return result
-            return replace(result, commit=replace(commit, rebased=commit.rebased + times_again))
-    raise lost
+            return RaceLost(error=error)
+        commit = result.commit
+        if commit is None:
+            return result
+        return replace(result, commit=replace(commit, rebased=commit.rebased + times_again))
+
+    return until_won(attempt, url, branch=into)
 
 
 def _check_moved(session: WriteSession, tip: Snapshot, theirs: Sequence[TheirCommit]) -> None:
@@ -320,8 +319,8 @@ def _check_moved(session: WriteSession, tip: Snapshot, theirs: Sequence[TheirCom
             path is None or parent(path) in groups_of_merge for path in paths
         ):
             raise ConflictError(
-                f"other writers changed the groups of this merge into branch {session.branch!r} "
-                f"{_TRIES} times during it; nothing was committed. Merge again",
+                f"other writers changed the groups of this merge into branch {session.branch!r}; "
+                "nothing was committed. Merge again",
                 branch=session.branch,
                 found=str(tip.id),
             )

@@ -6,6 +6,7 @@ Merging is loaded at the first merge, since it reads and writes arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format import repository
@@ -95,7 +96,8 @@ class Repository(repository.Repository):
         chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
         sides = {"name": f"branch {source!r}", "chunk_source": chunks}
         tip = self.resolve(branch=source)
-        return merged(lambda: self._merge(tip, into, **sides), **given)
+        made = partial(self._merge, tip, into, **sides)
+        return merged(made, self.storage.root_url, into, **given)
 
     def cherry_pick(
         self,
@@ -139,7 +141,8 @@ class Repository(repository.Repository):
         given = {"resolve": resolve, "message": message, "metadata": metadata, "dry_run": dry_run}
         chunks = self.chunk_source(authorized=virtual_authorize, virtual_options=virtual_options)
         sides = {"name": f"snapshot {picked}", "base": parent, "records": "picked_snapshot"}
-        return merged(lambda: self._merge(picked, onto, chunk_source=chunks, **sides), **given)
+        made = partial(self._merge, picked, onto, chunk_source=chunks, **sides)
+        return merged(made, self.storage.root_url, onto, **given)
 
     def _merge(self, source: SnapshotId, into: str, **given: Any) -> Merge:
         from icechunk_format.workflows.merging.merge import Merge

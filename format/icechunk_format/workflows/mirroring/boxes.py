@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes, clip, cover, paint
+from icechunk_format.grid.groups import edges_of
 from icechunk_format.tables.selection.positions import DimSelection
 
 ROWS_PER_FILE: Final = 2_000_000
@@ -97,8 +98,8 @@ def chunks_per_file(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
-    """The groups of chunks of a table."""
+class FileGroups:
+    """The groups of chunks of a table that are copied to files."""
 
     axes: tuple[ChunkAxis, ...]
     """Chunk edges of the table along each dimension."""
@@ -152,8 +153,7 @@ class Groups:
             )
         sides = []
         for axis, step in zip(self.axes, self.steps, strict=True):
-            firsts = np.arange(0, axis.count + step, step, dtype=np.int64)
-            edges = axis.start_of(np.minimum(firsts, axis.count))
+            edges = edges_of(axis, step)
             sides.append(np.stack([edges[:-1], edges[1:]], axis=1))
         wanted = reduce(np.multiply.outer, map(_count, self.selections, sides))
         held, files = np.zeros((2, *shape), dtype=np.int64)

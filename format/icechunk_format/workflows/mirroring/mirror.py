@@ -37,7 +37,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.repository.history.history import snapshots_after
-from icechunk_format.repository.state.publish import MOST_RUNS
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
 from icechunk_format.tables.reading.chunk_edges import cut_axes, leading_variable
@@ -47,7 +47,7 @@ from icechunk_format.tables.selection.select import Selection as Selected
 from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (
-    Groups,
+    FileGroups,
     boxes_in_names,
     chunks_per_file,
     touched,
@@ -169,47 +169,47 @@ def bring_up_to_date(
             target=str(target),
         )
     total: MirrorResult | None = None
-    lost = 0
-    while True:
-        # The table is read before the branch: in the other order, a concurrent run could make the
-        # branch look older than the table.
-        state = read_state(target)
-        repository = RepositoryReader.open(request.location).as_read()
-        tip = repository.resolve(branch=request.branch)
-        snapshots: list[SnapshotInfo] = []
-        full_copy: str | None = None
-        selection = request.selection
-        if state is None:
-            full_copy = "there was no copy yet"
-        # Only the first version of a run is a full copy.
-        elif request.full and total is None:
-            full_copy = "full=True was given"
-        else:
-            snapshots, full_copy = _since(request, repository, state, tip)
-            selection = Selection.of(state.newest.record.options)
-            if not snapshots and full_copy is None:
-                return total or MirrorResult(
-                    version=state.newest.version, snapshot_id=str(tip), dry_run=request.dry_run
-                )
-        snapshots, new = _next(request, repository, selection, snapshots, tip)
-        plan = plan_mirror(request, repository, state, selection, snapshots, full_copy, new)
-        if request.dry_run:
-            version = 0 if state is None else state.table.version() + 1
-            return replace(_result(plan, version, plan.tasks), dry_run=True)
-        receipts = run(partial(write_file, plan.context), plan.tasks)
-        result = finish_mirror(plan, counted(receipts, progress, "Writing files", len(plan.tasks)))
-        if result is None:
-            lost += 1
-            if lost == MOST_RUNS:
-                raise ConflictError(
-                    f"other runs wrote to {target} during each of {lost} attempts; this one"
-                    " changed nothing, mirror again later",
-                    target=str(target),
-                )
-            continue
-        total = result if total is None else _sum(total, result)
-        if not request.every_snapshot:
-            return total
+
+    def attempt(_: int) -> MirrorResult | RaceLost:
+        nonlocal total
+        while True:
+            # The table is read before the branch: in the other order, a concurrent run could make
+            # the branch look older than the table.
+            state = read_state(target)
+            repository = RepositoryReader.open(request.location).as_read()
+            tip = repository.resolve(branch=request.branch)
+            snapshots: list[SnapshotInfo] = []
+            full_copy: str | None = None
+            selection = request.selection
+            if state is None:
+                full_copy = "there was no copy yet"
+            # Only the first version of a run is a full copy.
+            elif request.full and total is None:
+                full_copy = "full=True was given"
+            else:
+                snapshots, full_copy = _since(request, repository, state, tip)
+                selection = Selection.of(state.newest.record.options)
+                if not snapshots and full_copy is None:
+                    return total or MirrorResult(
+                        version=state.newest.version, snapshot_id=str(tip), dry_run=request.dry_run
+                    )
+            snapshots, new = _next(request, repository, selection, snapshots, tip)
+            plan = plan_mirror(request, repository, state, selection, snapshots, full_copy, new)
+            if request.dry_run:
+                version = 0 if state is None else state.table.version() + 1
+                return replace(_result(plan, version, plan.tasks), dry_run=True)
+            receipts = run(partial(write_file, plan.context), plan.tasks)
+            result = finish_mirror(
+                plan, counted(receipts, progress, "Writing files", len(plan.tasks))
+            )
+            if result is None:
+                return RaceLost(why="another run wrote to the table first")
+            total = result if total is None else _sum(total, result)
+            if not request.every_snapshot:
+                return total
+
+    outcome = "nothing was changed; mirror again later"
+    return until_won(attempt, target, "the Delta table", outcome=outcome)
 
 
 def _since(
@@ -317,12 +317,12 @@ def plan_mirror(
     if isinstance(changed, str):
         row_bytes = sum(value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
-        groups = Groups(axes=axes, steps=steps, selections=tuple(new.selections()))
+        groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
     else:
         assert known is not None
         assert state is not None
         assert boxes is not None
-        groups = Groups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
+        groups = FileGroups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
         stays = groups.fit(boxes) & ~touched(boxes, changed)
         kept = boxes[stays]
         files = zip(state.names, state.sizes, strict=True)

@@ -19,9 +19,7 @@ from typing import Final, Literal
 import numpy as np
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.table.variable import Variable
-from icechunk_format.tables.writing.part import ArrayTarget
-from icechunk_format.workflows.rechunking.groups import (
+from icechunk_format.grid.groups import (
     Groups,
     between,
     cut,
@@ -29,6 +27,8 @@ from icechunk_format.workflows.rechunking.groups import (
     join,
     windows,
 )
+from icechunk_format.tables.table.variable import Variable
+from icechunk_format.tables.writing.part import ArrayTarget
 
 # Minimum bytes of a shuffled array, and of a task.
 _LEAST_TASK_BYTES: Final = 16 * 2**20

@@ -28,7 +28,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
-from icechunk_format.repository.state.publish import MOST_RUNS
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.requested import dataset_at, requested_snapshot
@@ -141,13 +141,11 @@ def rechunk_arrays(
         Other writers changed elements of the same arrays, appended too often, or appended with
         ``on_conflict="fail"``; nothing was committed.
     """
-    may_repeat = request.options.on_conflict == "rebase"
-    for runs in range(1, MOST_RUNS + 1):
-        is_last = runs == MOST_RUNS or not may_repeat
-        done = _rechunk_once(request, run, cores=cores, dry_run=dry_run, is_last=is_last)
-        if done is not None:
-            return done
-    raise AssertionError("the last run returns or raises")
+    return until_won(
+        lambda _: _rechunk_once(request, run, cores=cores, dry_run=dry_run),
+        request.target,
+        branch=request.options.branch,
+    )
 
 
 def _is_beside_append(request: RechunkRequest, dataset: Dataset, names: list[str]) -> bool:
@@ -162,9 +160,9 @@ def _is_beside_append(request: RechunkRequest, dataset: Dataset, names: list[str
 
 
 def _rechunk_once(
-    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool, is_last: bool
-) -> RechunkResult | None:
-    """Plan, run and commit on the current state of the repository; None to run again."""
+    request: RechunkRequest, run: Runner, *, cores: int | None, dry_run: bool
+) -> RechunkResult | RaceLost:
+    """Plan, run and commit on the current state of the repository."""
     read, location = request.read, location_of(request.read)
     place = request.target
     opened = open_destination(place, request.options, access_of(read))
@@ -225,13 +223,14 @@ def _rechunk_once(
     receipts = run(work)
     try:
         done = commit_arrays(change, receipts)
-    except ConflictError:
+    except ConflictError as error:
         # With another target, appends to the source do not conflict.
-        is_race = replaces and snapshot_id == destination.base and not is_last
+        is_race = replaces and snapshot_id == destination.base
+        is_race &= request.options.on_conflict == "rebase"
         names = [plan.target.name for plan in plans.values()]
         if not (is_race and _is_beside_append(request, dataset, names)):
             raise
-        return None
+        return RaceLost(error=error)
     return _result(list(plans.values()), done)
 
 

@@ -22,7 +22,7 @@ from icechunk_format.tables.cf.arrow_values import is_number
 from icechunk_format.tables.reading.chunk_edges import leading_variable
 from icechunk_format.tables.reading.scan import ScanContext
 from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.tables.selection.sel_isel import combined_selection
 from icechunk_format.tables.table.columns import ColumnFactory
 from icechunk_format.tables.table.dimension_sets import named_variables
 from icechunk_format.tables.table.table import Column
@@ -116,13 +116,7 @@ def _fixed(
         column = factory.of_dimension(dim, sizes[dim])
         return arrays.labels(column, sizes[dim], DimSelection.whole(sizes[dim]))
 
-    found: dict[str, DimSelection] = {}
-    if read.sel is not None:
-        method = None if read.sel_method == "exact" else read.sel_method
-        found = resolve_sel(read.sel, sizes, labels, method=method)
-    if read.isel is not None:
-        for dim, selection in resolve_isel(read.isel, sizes).items():
-            found[dim] = selection if dim not in found else found[dim].intersect(selection)
+    found = combined_selection(sizes, labels, sel=read.sel, isel=read.isel, method=read.sel_method)
     for dim, selection in found.items():
         if dim in chosen:
             raise InvalidInputError(

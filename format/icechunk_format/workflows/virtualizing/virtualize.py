@@ -30,7 +30,7 @@ from icechunk_format.encoding.object_keys import STAGING
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
-from icechunk_format.repository.state.publish import MAX_ATTEMPTS
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.writing.chunks.containers import check_prefix, outside_of, prefixes_of
@@ -151,28 +151,33 @@ class _Call:
 
     def result(self) -> VirtualizeResult[pa.Table]:
         """Run the call; after a conflict, repeat everything except the scan."""
-        options = self._archive.options
-        files = list_files(self._archive.names, self._archive.access.options)
+        archive = self._archive
+        files = list_files(archive.names, archive.access.options)
         self._urls = pa.array([file.url for file in files], pa.string())
         scanned: list[ScannedFile] | None = None
         scan_rules: tuple[object, ...] | None = None
-        try:
-            for lost in range(MAX_ATTEMPTS + 1):
-                if self._done is not None:
-                    return self._result(self._done.snapshot_id, [])
-                prefixes = self._new_prefixes()
-                self._authorize(prefixes)
-                if scanned is None or scan_rules != self._scan_rules() or not self._mark(scanned):
-                    scanned, scan_rules = self._scan(files), self._scan_rules()
-                was_new = self._base is None
-                try:
-                    return self._commit(scanned, prefixes)
-                except (ConflictError, AlreadyExistsError) as error:
-                    is_race = isinstance(error, ConflictError) or was_new
-                    if not (is_race and options.on_conflict == "rebase" and lost < MAX_ATTEMPTS):
-                        raise
+
+        def attempt(lost: int) -> VirtualizeResult[pa.Table] | RaceLost:
+            nonlocal scanned, scan_rules
+            if lost:
                 self._open()
-            raise AssertionError("the last race raises")
+            if self._done is not None:
+                return self._result(self._done.snapshot_id, [])
+            prefixes = self._new_prefixes()
+            self._authorize(prefixes)
+            if scanned is None or scan_rules != self._scan_rules() or not self._mark(scanned):
+                scanned, scan_rules = self._scan(files), self._scan_rules()
+            was_new = self._base is None
+            try:
+                return self._commit(scanned, prefixes)
+            except (ConflictError, AlreadyExistsError) as error:
+                is_race = isinstance(error, ConflictError) or was_new
+                if not (is_race and archive.options.on_conflict == "rebase"):
+                    raise
+                return RaceLost(error=error)
+
+        try:
+            return until_won(attempt, archive.location, branch=archive.options.branch)
         finally:
             self._delete_staged()
 

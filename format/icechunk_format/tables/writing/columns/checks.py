@@ -18,6 +18,7 @@ from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.changes.meaning import MISSING, PACKING
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables.table.table import CHUNKS_FIELDS, REFS_FIELDS
@@ -26,15 +27,7 @@ from icechunk_format.tables.table.variable import Variable
 if TYPE_CHECKING:
     from icechunk_format.tables.writing.columns.source import SourceColumn
 
-MISSING_KEYS: Final = ("_FillValue", "missing_value")
-CF_KEYS: Final = (
-    *MISSING_KEYS,
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-    "units",
-    "calendar",
-)
+CF_KEYS: Final = (*MISSING, *PACKING, "units", "calendar")
 """Keys of the option ``encoding`` that become CF attributes."""
 
 ENCODING_KEYS: Final = (

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.cover import sides_from_last
+from icechunk_format.repository.changes.meaning import MISSING, PACKING
 from icechunk_format.tables.cf.calendars import CALENDAR_NAMES, canonical_calendar
 from icechunk_format.tables.cf.column_types import (
     BOOLEAN_FLAGS,
@@ -37,7 +38,7 @@ from icechunk_format.tables.cf.encode import (
     missing_value,
     variable_encoder,
 )
-from icechunk_format.tables.writing.columns.checks import CF_KEYS, MISSING_KEYS, bad_encoding
+from icechunk_format.tables.writing.columns.checks import CF_KEYS, bad_encoding
 from icechunk_format.zarr.data_types import DataType, data_type_from_numpy, parse_data_type
 from icechunk_format.zarr.fill_values import NON_FINITE, decode_fill_value, default_fill_value
 from icechunk_format.zarr.new_nodes import build_array_metadata
@@ -89,7 +90,7 @@ class NewArray:
             if data_type.kind in ("datetime", "timedelta", "string"):
                 defaults = {}
             if data_type.numpy.kind in "iu" and self.column.arrow_type == "bool":
-                has_missing = any(given.get(key) is not None for key in MISSING_KEYS)
+                has_missing = any(given.get(key) is not None for key in MISSING)
                 defaults = dict(BOOLEAN_FLAGS) if has_missing else {"dtype": "bool"}
                 attributes.pop("dtype", None)
         attributes = described_attributes(given, data_type, name, before={**defaults, **attributes})
@@ -214,7 +215,7 @@ def _attributes_of(described: Mapping[str, Any]) -> dict[str, Any]:
                 attributes["dtype"] = "bool"
             elif str(value).startswith("timedelta64") and data_type.kind != "timedelta":
                 attributes["dtype"] = value
-        elif key in MISSING_KEYS:
+        elif key in MISSING:
             attributes[key] = _fill_attribute(value, data_type, key, "")
         else:
             attributes[key] = value
@@ -236,7 +237,7 @@ def described_attributes(
         value = given[key]
         if value is None:
             attributes.pop(key, None)
-        elif key in MISSING_KEYS:
+        elif key in MISSING:
             if data_type.numpy.kind == "b":
                 advice = missing_value_advice(name, data_type, pa.bool_())
                 problem = f"would make every real {str(bool(value)).lower()} a missing value"
@@ -256,7 +257,7 @@ def _check_used(
 ) -> None:
     """Raise InvalidInputError for a CF attribute that readers of this data type ignore."""
     kind = data_type.numpy.kind
-    for key in ("scale_factor", "add_offset", "_Unsigned"):
+    for key in PACKING:
         wanted = "iu" if key == "_Unsigned" else "iuf"
         if given.get(key) is not None and kind not in wanted:
             raise bad_encoding(name, key, given[key], f"does not apply to {data_type.name}")
@@ -274,7 +275,7 @@ def _check_used(
 def declared_missing(attributes: Mapping[str, Any], data_type: DataType, name: str) -> Any:
     """Return the stored missing value that CF attributes declare, or None."""
     decoder = attribute_decoder(attributes, data_type, name=name)
-    if all(attributes.get(key) is None for key in MISSING_KEYS):
+    if all(attributes.get(key) is None for key in MISSING):
         return None
     return missing_value(attributes, decoder, data_type)
 

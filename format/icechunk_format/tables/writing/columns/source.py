@@ -24,10 +24,9 @@ import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import unknown
+from icechunk_format.repository.changes.meaning import MISSING, PACKING
 from icechunk_format.tables.table.table import FIELD_METADATA_KEY
 from icechunk_format.tables.table.variable import Variable
-
-_CF_KEYS = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class SourceColumn:
         if not isinstance(attributes, dict):
             return False
         units = attributes.get("units")
-        return any(key in attributes for key in _CF_KEYS) or (
+        return any(key in attributes for key in (*PACKING, *MISSING)) or (
             isinstance(units, str) and "since" in units
         )
 

@@ -69,6 +69,8 @@ def shown_cells(
 
 def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
     """Convert the error of a session to the error of a job."""
+    if "attempts" in error.facts:
+        return error
     facts = {name: fact for name, fact in error.facts.items() if name != "branch"}
     if prepared.options.on_conflict == "fail" and facts.get("found") is not None:
         return ConflictError(
@@ -86,8 +88,6 @@ def of_session(prepared: PreparedWrite, error: ConflictError) -> ConflictError:
         problem = f"other writers changed the same nodes ({listed})"
     elif "snapshot" in facts:
         problem = "the log of another writer's commit is missing, so its changes are unknown"
-    elif "attempts" in facts:
-        problem = f"other writers committed first {facts['attempts']} times"
     facts.pop("snapshots", None)
     return refused(prepared, problem, **facts)
 

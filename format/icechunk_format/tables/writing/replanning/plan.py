@@ -30,6 +30,7 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.changes.meaning import same_aspects
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.table.variable import array_at, arrays_in
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
@@ -237,10 +238,5 @@ def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WriteP
 
 def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
     # Attributes that do not affect the encoding of values may change during a write.
-    documents = [one.metadata.raw, other.metadata.raw]
-    types = [document["data_type"] for document in documents]
-    decoding = [
-        {key: (document.get("attributes") or {}).get(key) for key in (*CF_KEYS, "dtype")}
-        for document in documents
-    ]
-    return types[0] == types[1] and decoding[0] == decoding[1]
+    documents = one.metadata.raw, other.metadata.raw
+    return same_aspects(*documents, members=["data_type"], attributes=(*CF_KEYS, "dtype"))

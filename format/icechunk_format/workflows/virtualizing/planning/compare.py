@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.repository.changes.meaning import MISSING, OF_VALUES, PACKING
 from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
 
@@ -26,33 +27,18 @@ if TYPE_CHECKING:
     from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 MEANING: Final = (
-    "units",
-    "calendar",
-    "scale_factor",
-    "add_offset",
-    "_FillValue",
-    "missing_value",
-    "_Unsigned",
-    "dtype",
-    "standard_name",
-    "positive",
-    "cell_methods",
-    "flag_values",
-    "flag_masks",
-    "flag_meanings",
-    "grid_mapping",
+    *(*OF_VALUES, "dtype", "standard_name", "positive", "cell_methods"),
+    *("flag_values", "flag_masks", "flag_meanings", "grid_mapping"),
 )
 """Attributes that affect the meaning of values."""
 
 _ATTRIBUTE: Final = "the attribute "
-_CONVERTED: Final = ("_FillValue", "missing_value")
-_PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
 _COPYABLE: Final = frozenset(
     {
         "the chunk shape",
         "the codecs (compression, byte order)",
         "the fill value of missing chunks",
-        *(f"the attribute {key}" for key in (*_CONVERTED, *_PACKING)),
+        *(f"the attribute {key}" for key in (*MISSING, *PACKING)),
     }
 )
 _OF_WRITING: Final = ("level", "clevel", "acceleration")
@@ -145,7 +131,7 @@ def _of_arrays(
 def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[str, Any]:
     """Return all properties that must be equal, by name in the report."""
     raw, attributes = document.raw, document.attributes
-    is_converted = is_stored and is_time(document) and not attributes.keys() & set(_PACKING)
+    is_converted = is_stored and is_time(document) and not attributes.keys() & set(PACKING)
     found = {"the list of dimensions": raw.get("dimension_names")}
     if not is_converted:
         found["the type"] = raw["data_type"]
@@ -160,7 +146,7 @@ def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[s
         found["the codecs (compression, byte order)"] = _decoding(raw["codecs"])
         found["the fill value of missing chunks"] = raw.get("fill_value")
     for key in MEANING:
-        if not (is_converted and key in _CONVERTED):
+        if not (is_converted and key in MISSING):
             found[f"{_ATTRIBUTE}{key}"] = attributes.get(key)
     if is_converted:
         calendar = str(attributes.get("calendar", "standard"))

@@ -17,9 +17,10 @@ from typing import Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
+from icechunk_format.repository.changes.meaning import MISSING, PACKING
 from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import missing_value
-from icechunk_format.tables.writing.columns.checks import CF_KEYS, MISSING_KEYS
+from icechunk_format.tables.writing.columns.checks import CF_KEYS
 from icechunk_format.tables.writing.columns.new_arrays import (
     codecs_of,
     described_attributes,
@@ -30,7 +31,6 @@ from icechunk_format.zarr.codecs.build import default_codecs
 from icechunk_format.zarr.fill_values import default_fill_value, encode_fill_value
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
-_PACKING: Final = ("scale_factor", "add_offset", "_Unsigned")
 _KEYS: Final = ("dtype", "compressors", *CF_KEYS)
 
 
@@ -92,13 +92,13 @@ class Copying:
             given["dtype"] = "float64"
         raw, data_type = dict(document.raw), document.data_type
         attributes = dict(document.attributes)
-        if given.keys() & {"dtype", *_PACKING}:
+        if given.keys() & {"dtype", *PACKING}:
             data_type = named_type(given.get("dtype") or data_type.to_json(), name)
-            for key in (*_PACKING, *(MISSING_KEYS if data_type != document.data_type else ())):
+            for key in (*PACKING, *(MISSING if data_type != document.data_type else ())):
                 attributes.pop(key, None)
         attributes = described_attributes(given, data_type, name, before=attributes)
         raw |= {"data_type": data_type.to_json(), "attributes": attributes}
-        if data_type != document.data_type or given.keys() & {*MISSING_KEYS}:
+        if data_type != document.data_type or given.keys() & {*MISSING}:
             decoder = attribute_decoder(attributes, data_type, name=name)
             fill = missing_value(attributes, decoder, data_type)
             fill = default_fill_value(data_type) if fill is None else fill
@@ -122,7 +122,7 @@ class Copying:
 
 def packing_of(document: ArrayMetadata) -> tuple[str, ...]:
     """Return the properties that determine the values of stored numbers."""
-    keys = (*_PACKING, *MISSING_KEYS, "units", "calendar", "dtype")
+    keys = (*PACKING, *MISSING, "units", "calendar", "dtype")
     is_time = " since " in str(document.attributes.get("units"))
     found = [document.attributes.get(k) for k in (keys if is_time else (*keys[:5], "dtype"))]
     # Compared as strings, since NaN differs from itself.

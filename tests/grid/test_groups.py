@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from icechunk_format.workflows.rechunking.groups import join, windows
-from icechunk_format.workflows.rechunking.run import _PIECE_BYTES, _bounded
+from icechunk_format.grid.axes import RegularAxis, RunAxis
+from icechunk_format.grid.groups import edges_of, join, windows
 
 
 def edges_of_chunks(rng, size):
@@ -53,32 +53,7 @@ def test_groups_are_no_smaller_than_memory_asks_for(seed):
         assert len(found) <= math.ceil(math.prod(shape) / found.largest)
 
 
-@pytest.mark.parametrize(
-    ("shape", "item"),
-    [
-        ((1000, 1000, 100), 4),
-        ((400, 300, 2, 400), 8),
-        ((2,) * 24, 8),
-        ((3, 1, 50_000_000), 1),
-        ((), 8),
-    ],
-    ids=str,
-)
-def test_pieces_fit_a_row(shape, item):
-    box = (tuple(range(len(shape))), tuple(n + axis for axis, n in enumerate(shape)))
-    elements = 0
-    ends = set()
-    for lower, upper in _bounded(box, item):
-        sizes = [high - low for low, high in zip(lower, upper, strict=True)]
-        assert 0 < item * math.prod(sizes) <= _PIECE_BYTES
-        elements += math.prod(sizes)
-        ends.add((lower, upper))
-    assert elements == math.prod(shape)
-    # Equal boxes would count elements twice.
-    assert len(ends) == len(list(_bounded(box, item)))
-
-
-def test_one_element_above_the_bound_is_a_piece():
-    assert list(_bounded(((0, 0), (2, 1)), _PIECE_BYTES + 1)) == [
-        ((0, 0), (1, 1)), ((1, 0), (2, 1)),
-    ]  # fmt: skip
+def test_edges_of_groups_of_several_chunks():
+    axes = [RegularAxis(10, 3), RunAxis.of_edges(np.array([0, 1, 4, 9, 10])), RegularAxis(0, 3)]
+    assert [edges_of(axis).tolist() for axis in axes] == [[0, 3, 6, 9, 10], [0, 1, 4, 9, 10], [0]]
+    assert [edges_of(axis, 3).tolist() for axis in axes] == [[0, 9, 10], [0, 9, 10], [0]]

@@ -1,4 +1,4 @@
-"""Divides the chunk grids of a source and a target into groups that fit into memory.
+"""Divides chunk grids into groups of chunks that fit into memory, blocks or files.
 
 Rules of this file
 ------------------
@@ -65,13 +65,10 @@ class Groups:
         return math.prod(int(np.diff(edges).max(initial=0)) for edges in self.edges)
 
 
-def edges_of(axis: ChunkAxis) -> Edges:
-    """Return the edges of the chunks of an axis."""
-    if isinstance(axis, RegularAxis):
-        starts = np.arange(0, axis.size, axis.step, dtype=np.int64)
-    else:
-        starts = np.array([axis.bounds(i)[0] for i in range(axis.count)], dtype=np.int64)
-    return np.append(starts, axis.size)
+def edges_of(axis: ChunkAxis, chunks: int = 1) -> Edges:
+    """Return the edges of groups of equally many chunks of an axis."""
+    firsts = np.arange(0, axis.count + chunks, chunks, dtype=np.int64)
+    return axis.start_of(np.minimum(firsts, axis.count))
 
 
 def cut(edges: Edges, start: int, stop: int) -> Edges:
@@ -120,8 +117,7 @@ def between(one: Groups, other: Groups) -> Groups:
     found = []
     for edges in zip(one.edges, other.edges, strict=True):
         size, longest = int(edges[0][-1]), [int(np.diff(own).max(initial=1)) for own in edges]
-        starts = np.arange(0, size, math.isqrt(math.prod(longest)), dtype=np.int64)
-        found.append(np.append(starts, size))
+        found.append(edges_of(RegularAxis(size, math.isqrt(math.prod(longest)))))
     return Groups(tuple(found))
 
 
