@@ -74,7 +74,8 @@ def selected(condition: Residual, dim: str, labels: pa.Array | range) -> DimSele
 
 def _kept(condition: Residual, dim: str, positions: NDArray[np.int64]) -> NDArray[np.int64]:
     kept = condition.evaluate({dim: pa.array(positions)}, len(positions))
-    return positions[kept.to_numpy(zero_copy_only=False)]
+    mask: NDArray[np.bool_] = kept.to_numpy(zero_copy_only=False)
+    return positions[mask]
 
 
 def _found(expression: Expression, size: int) -> _Found:
