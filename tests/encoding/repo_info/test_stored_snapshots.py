@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from spec.repo_info.test_snapshot_list import history
+from encoding.repo_info.test_snapshot_list import history
 
 from icechunk_format.encoding.envelope import FileType, unwrap, wrap
 from icechunk_format.encoding.repo_info import file as repo_info

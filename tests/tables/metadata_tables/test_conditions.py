@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from dataset.reading.test_plan import huge_dataset
+from tables.reading.test_plan import huge_dataset
 
 from icechunk_format.encoding.ids import encode_many
 from icechunk_format.options.metadata_tables import CHUNKS, VARIABLES
