@@ -13,7 +13,7 @@ COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,fo
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test nightly torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
+.PHONY: help demo cluster bench test test-all nightly torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -35,8 +35,11 @@ export PYTHONDONTWRITEBYTECODE :=
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
-test: test-fast $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but those of nightly, on the newest Spark and, if they need Spark, on 4.0
-	$(PYTEST) tests --layer full
+test: test-fast $(VENV)/spark-classes.jsa  ## run the fast tests, and the core of those with Spark, the reference and a server; 8 minutes
+	$(PYTEST) tests --layer core
+
+test-all: test $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but those of nightly, on the newest Spark and, if they need Spark, on 4.0; 45 minutes
+	$(PYTEST) tests --layer rest
 	$(SPARK40)/bin/python $(SHARED) tests/spark -m "each_spark and not nightly"
 
 nightly: $(VENV)/.ready java  ## run the longest tests: benchmarks of tiny data against their peers, and a few batches of the soak

@@ -47,9 +47,10 @@ NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "confor
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--layer",
-        choices=("fast", "full", "nightly", "all"),
+        choices=("fast", "core", "rest", "nightly", "all"),
         default="all",
-        help="fast: tests that need no Java and no server; full: the others; nightly: long ones",
+        help="fast: tests that need no Java and no server; core: those of the others with the mark "
+        "core; rest: the others without it; nightly: long ones",
     )
 
 
@@ -66,19 +67,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.parent != here:
         return None
     layer, needs_more = config.getoption("--layer"), collection_path.name in NEEDS_MORE
-    left_out = {"fast": needs_more, "full": not needs_more}
+    left_out = {"fast": needs_more, "core": not needs_more, "rest": not needs_more}
     return left_out.get(layer, False) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     layer = config.getoption("--layer")
-    if layer == "full":
+    if layer in ("core", "rest"):
         items.sort(key=lambda item: (*NEEDS_MORE, folder_of(item.path)).index(folder_of(item.path)))
     if layer != "all":
+        wanted = "rest" if layer == "fast" else layer
         kept, left_out = [], []
         for item in items:
-            is_nightly = item.get_closest_marker("nightly") is not None
-            (kept if is_nightly == (layer == "nightly") else left_out).append(item)
+            marks = (mark for mark in ("nightly", "core") if item.get_closest_marker(mark))
+            (kept if next(marks, "rest") == wanted else left_out).append(item)
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
     for item in items:

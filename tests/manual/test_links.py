@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.core
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NOTEBOOKS = {DOCS / "notebooks" / f"{f.stem}.md" for f in (ROOT / "examples").rglob("*.ipynb")}

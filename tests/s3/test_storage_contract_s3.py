@@ -11,6 +11,8 @@ from helpers.storage.contract import StorageContract
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.remote import s3_store
 
+pytestmark = pytest.mark.core
+
 
 class TestObstore(StorageContract):
     @pytest.fixture

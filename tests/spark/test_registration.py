@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 import icechunk_spark
 import pyspark_icechunk
 
-pytestmark = pytest.mark.each_spark
+pytestmark = [pytest.mark.core, pytest.mark.each_spark]
 
 HEAVY = (
     "pyarrow",

@@ -23,6 +23,8 @@ from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.encoding.repo_info.updates import UpdateKind
 from icechunk_format.encoding.snapshot import file as snapshot
 
+pytestmark = pytest.mark.core
+
 if TYPE_CHECKING:
     from pathlib import Path
 

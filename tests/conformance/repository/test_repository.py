@@ -22,6 +22,8 @@ from icechunk_format.errors import NotFoundError, UnauthorizedVirtualChunkError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import TO_END
 
+pytestmark = pytest.mark.core
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

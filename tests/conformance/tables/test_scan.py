@@ -19,7 +19,10 @@ from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading.run import run_scan
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.core,
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+]
 
 
 def commit(tmp_path, write, *, split=None):

@@ -21,9 +21,12 @@ from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.writing.in_process import write_table
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning"
-)
+pytestmark = [
+    pytest.mark.core,
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::FutureWarning", "ignore::RuntimeWarning"
+    ),
+]
 
 
 def write_with_xarray(path, dataset, *, group=None, encoding=None):

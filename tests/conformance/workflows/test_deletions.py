@@ -13,6 +13,8 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.running import in_process
 
+pytestmark = pytest.mark.core
+
 
 def dataset(days, start=0):
     rng = np.random.default_rng(start)

@@ -35,6 +35,7 @@ from icechunk_format.errors import FormatError
 from icechunk_format.zarr.zarr_json import parse_array_metadata
 
 pytestmark = [
+    pytest.mark.core,
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
     pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr:UserWarning"),
     # zarr-python compares random bits, signalling NaNs among them, with fill values.

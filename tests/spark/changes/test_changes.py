@@ -9,6 +9,8 @@ import icechunk_spark
 from icechunk_format import Repository
 from icechunk_format.errors import InvalidInputError, NotFoundError
 
+pytestmark = pytest.mark.core
+
 DIMS = ["time", "latitude", "longitude"]
 
 

@@ -7,6 +7,8 @@ import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
 
+pytestmark = pytest.mark.core
+
 
 @pytest.fixture
 def hours(spark, tmp_path):

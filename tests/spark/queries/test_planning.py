@@ -14,7 +14,7 @@ import icechunk_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.each_spark
+pytestmark = [pytest.mark.core, pytest.mark.each_spark]
 
 CONDITIONS = (
     "latitude > 10",

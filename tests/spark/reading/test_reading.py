@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from icechunk_spark.schema import column_metadata
 
-pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
+pytestmark = [pytest.mark.core, pytest.mark.needs_reference, pytest.mark.each_spark]
 
 by_both = pytest.mark.parametrize("load", ["source", "function"], indirect=True)
 

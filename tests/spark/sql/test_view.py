@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from helpers.spark.repositories import Weather
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
+pytestmark = [pytest.mark.core, pytest.mark.needs_reference, pytest.mark.each_spark]
 
 
 def add_line(root, values):

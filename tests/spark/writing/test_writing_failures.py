@@ -25,7 +25,7 @@ from icechunk_format.errors import AlreadyExistsError, InvalidInputError, Storag
 from icechunk_format.repository import Repository
 from icechunk_spark.writing import planned as planned_write
 
-pytestmark = pytest.mark.needs_reference
+pytestmark = [pytest.mark.core, pytest.mark.needs_reference]
 
 DIMS = ["time", "latitude", "longitude"]
 

@@ -20,7 +20,7 @@ from helpers.spark.written import (
 import icechunk_spark
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, UnsupportedError
 
-pytestmark = [pytest.mark.needs_reference, pytest.mark.each_spark]
+pytestmark = [pytest.mark.core, pytest.mark.needs_reference, pytest.mark.each_spark]
 
 DIMS = "time,latitude,longitude"
 
