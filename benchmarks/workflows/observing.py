@@ -18,10 +18,10 @@ from peers.repositories import build_grid
 from writing.cells import CHUNKS, DIMS, HOURS_PER_BLOCK, TASKS, weather, written
 
 import icechunk_spark
+from icechunk_format.groups import array_reader
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository.files import metadata_files
 from icechunk_format.storage.local import store
-from icechunk_format.tables.reading import array_reader
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.reading.plan import plan_table
 from icechunk_spark.reading.reader import IcechunkTasks

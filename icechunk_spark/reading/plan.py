@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
@@ -36,7 +37,6 @@ from icechunk_format.tables.requested import (
     requested_table,
 )
 from icechunk_format.tables.table.table import Table
-from icechunk_format.tables.table.variable import Variable
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema, spark_type
 

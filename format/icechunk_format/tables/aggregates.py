@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from icechunk_format.errors import UnsupportedError
+from icechunk_format.groups.chunk_edges import chunk_axes, chunk_cells, chunk_selections
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
-from icechunk_format.tables.reading.chunk_edges import chunk_axes, chunk_cells, chunk_selections
 from icechunk_format.tables.reading.layouts.arithmetic import Step
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure

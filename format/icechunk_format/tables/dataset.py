@@ -23,28 +23,30 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.names import choose
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
-from icechunk_format.tables.cf.arrow_values import TimestampType
-from icechunk_format.tables.reading.opened import (
-    WHOLE_LABELS,
-    SnapshotArrays,
-    SnapshotSource,
-)
-from icechunk_format.tables.reading.plan import PlanRequest, plan_scan
-from icechunk_format.tables.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
-from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.selection.select import Selecting, Selection, select
-from icechunk_format.tables.table.columns import ColumnFactory, TableBuilder
-from icechunk_format.tables.table.dimension_sets import (
+from icechunk_format.groups.dimension_sets import (
     data_variables,
     find_group,
     named_variables,
 )
-from icechunk_format.tables.table.table import LAYOUTS, Column, Layout, Table, described_order
-from icechunk_format.tables.table.variable import Variable, arrays_in
+from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
+from icechunk_format.groups.variable import Variable, arrays_in
+from icechunk_format.names import choose
+from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
+from icechunk_format.tables.cf.arrow_values import TimestampType
+from icechunk_format.tables.reading.plan import PlanRequest, plan_scan
+from icechunk_format.tables.reading.scan import DEFAULT_READ_AHEAD_BYTES, ScanContext, ScanPlan
+from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
+from icechunk_format.tables.selection.select import Selecting, Selection, select
+from icechunk_format.tables.table.columns import ColumnFactory, TableBuilder
+from icechunk_format.tables.table.table import (
+    LAYOUTS,
+    WHOLE_LABELS,
+    Column,
+    Layout,
+    Table,
+    described_order,
+)
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 if TYPE_CHECKING:
@@ -430,7 +432,7 @@ class Dataset:
         """
         size = table.sizes[table.dims.index(dim)]
         column = self._dimension_column(table, dim)
-        return self._arrays().labels(column, size, DimSelection.whole(size))
+        return column.labels(self._arrays(), size)
 
     def coordinate(self, table: Table, dim: str) -> pa.Array | range:
         """Return the labels of a dimension, or the range of its positions if it has no labels.

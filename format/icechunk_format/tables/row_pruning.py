@@ -31,21 +31,21 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.tables.dataset import Dataset
-from icechunk_format.tables.reading.chunk_edges import (
-    block_axes,
+from icechunk_format.groups.chunk_edges import (
     chunk_axes,
     chunk_selections,
+    cut_axes,
     leading_variable,
 )
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
+from icechunk_format.tables.dataset import Dataset
 from icechunk_format.tables.reading.scan import ScanTask
 from icechunk_format.tables.selection.elements import element_of, length_of, with_elements
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, plan_conjunct
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.table.table import LAYOUTS, Layout, Table, data_type_name
-from icechunk_format.tables.table.variable import Variable
 
 _LISTS: Final[Mapping[Layout, tuple[str, ...]]] = {
     "chunks": ("chunk", "start", "shape"),
@@ -246,7 +246,7 @@ def _block_axes(dataset: Dataset, table: Table) -> list[ChunkAxis]:
     assert not LAYOUTS[table.layout].fields
     variables = _variables(dataset, table)
     lead = leading_variable(variables, dataset.snapshot.manifest_files)
-    return block_axes(table, variables, lead)
+    return cut_axes(table.sizes_by_dim, variables, lead, table.block)
 
 
 def _count_of_blocks(axis: ChunkAxis, selection: DimSelection) -> int:

@@ -10,21 +10,21 @@ import numpy as np
 
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.options.read import ReadRequest
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.reading.chunk_edges import (
-    block_axes,
+from icechunk_format.groups.chunk_edges import (
     chunk_axes,
     chunk_cells,
     chunk_selections,
+    cut_axes,
     leading_variable,
 )
+from icechunk_format.groups.variable import Variable
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.tables import Dataset
 from icechunk_format.tables.reading.costs import ReadCost, summed, task_cost
 from icechunk_format.tables.reading.plan import chunk_extents
 from icechunk_format.tables.reading.scan import ScanPlan
 from icechunk_format.tables.requested import requested_dataset, requested_scan, requested_table
 from icechunk_format.tables.table.table import Table
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.running import Run, in_process
 
 
@@ -186,7 +186,12 @@ def _counted_from_snapshot(dataset: Dataset, plan: ScanPlan) -> ReadCost:
     cost.cells = cost.rows = plan.rows
     if table.layout == "summary":
         selections = table.selections(plan.context.selections)
-        axes = block_axes(table, arrays, leading_variable(arrays, dataset.snapshot.manifest_files))
+        axes = cut_axes(
+            table.sizes_by_dim,
+            arrays,
+            leading_variable(arrays, dataset.snapshot.manifest_files),
+            table.block,
+        )
         cost.rows = math.prod(
             one.count_chunks(axis) for axis, one in zip(axes, selections, strict=True)
         )

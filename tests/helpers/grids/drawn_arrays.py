@@ -12,16 +12,16 @@ from helpers.grids.synthetic_datasets import ArrayToWrite
 from hypothesis import strategies as st
 
 from icechunk_format.grid import cover as regions
-from icechunk_format.tables.reading import opened as scan_arrays
+from icechunk_format.groups import read_ahead as pipeline
+from icechunk_format.groups import shards as shard_reads
 from icechunk_format.tables.reading import plan as planning
-from icechunk_format.tables.reading import read_ahead as pipeline
-from icechunk_format.tables.reading import shards as shard_reads
 from icechunk_format.tables.reading.layouts import batches as cell_batches
 from icechunk_format.tables.reading.layouts import blocks, cells, summary
 from icechunk_format.tables.reading.layouts import chunk_refs as refs_layout
 from icechunk_format.tables.reading.layouts import chunks as chunks_layout
 from icechunk_format.tables.reading.layouts import statistics as block_statistics
 from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.table import table as tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def bounded(bounds: dict[str, Any]) -> Iterator[None]:
         patched.setattr(blocks, "MOST_CELLS", bounds["block_cells"])
         patched.setattr(pipeline, "_MOST_BLOCKS_AHEAD", bounds["blocks_ahead"])
         patched.setattr(planning, "CHUNKS_TASK_BYTES", bounds["task_bytes"])
-        patched.setattr(scan_arrays, "WHOLE_LABELS", bounds["whole_labels"])
+        patched.setattr(tables, "WHOLE_LABELS", bounds["whole_labels"])
         patched.setattr(block_statistics, "_PIECE_CELLS", bounds["segment_cells"])
         patched.setattr(block_statistics, "_LARGE_SEGMENT_CELLS", bounds["segment_cells"])
         patched.setattr(regions, "_MAX_PAINTED_CELLS", bounds["painted_cells"])

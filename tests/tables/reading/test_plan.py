@@ -12,9 +12,9 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.grid.axes import RegularAxis
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.storage.location import Location
 from icechunk_format.tables.reading import task_cutting as partitioning
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 

@@ -14,7 +14,7 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.tables.table.dimension_sets import find_group
+from icechunk_format.groups.dimension_sets import find_group
 from icechunk_format.tables.table.table import FIELD_METADATA_KEY
 
 

@@ -18,13 +18,13 @@ from icechunk_format.encoding import node_path
 from icechunk_format.encoding.ids import encode_many
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.groups.variable import Variable
 from icechunk_format.options.metadata_tables import MetadataTable
 from icechunk_format.tables.metadata_tables.manifests import Part, Task
 from icechunk_format.tables.selection.elements import with_elements
 from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, plan_conjunct
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import Residual
-from icechunk_format.tables.table.variable import Variable
 
 # Columns of the tables that are read in parts, whose values the snapshot records.
 _RECORDED: Final[Mapping[str, tuple[str, ...]]] = {

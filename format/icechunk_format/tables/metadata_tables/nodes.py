@@ -21,6 +21,8 @@ from icechunk_format.encoding import node_path
 from icechunk_format.encoding.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
+from icechunk_format.groups.dimension_sets import default_columns
+from icechunk_format.groups.variable import Variable, coordinate_names
 from icechunk_format.options.metadata_tables import STORED_COLUMNS
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.tables.metadata_tables.history import (
@@ -31,8 +33,6 @@ from icechunk_format.tables.metadata_tables.history import (
     valid_string,
 )
 from icechunk_format.tables.metadata_tables.manifests import Part, found_refs
-from icechunk_format.tables.table.dimension_sets import default_columns
-from icechunk_format.tables.table.variable import Variable, coordinate_names
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 # Errors of damaged or unsupported documents; any other error is a defect of this library.

@@ -35,6 +35,9 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import NodePath, is_below
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.groups.dimension_sets import find_group
+from icechunk_format.groups.opened import pinned_snapshot
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import by_likeness
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import (
@@ -66,10 +69,7 @@ from icechunk_format.tables.metadata_tables.manifests import (
 )
 from icechunk_format.tables.metadata_tables.nodes import group_rows, variable_rows
 from icechunk_format.tables.reading.layouts.batches import join_thin
-from icechunk_format.tables.reading.opened import pinned_snapshot
 from icechunk_format.tables.requested import requested_snapshot
-from icechunk_format.tables.table.dimension_sets import find_group
-from icechunk_format.tables.table.variable import Variable
 
 DEFAULT_REFS_PER_TASK: Final = 1_000_000
 _ROWS_AT_ONCE: Final = 8_192

@@ -22,13 +22,15 @@ import numpy as np
 from icechunk_format.encoding.snapshot.file import ManifestFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.tables.reading.chunk_edges import (
-    block_axes,
+from icechunk_format.groups.chunk_edges import (
     chunk_axes,
     chunk_cells,
     chunk_selections,
+    cut_axes,
     leading_variable,
 )
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
 from icechunk_format.tables.reading.scan import ScanTask
 from icechunk_format.tables.reading.task_cutting import (
     CHUNK_COST_IN_ROWS,
@@ -40,9 +42,7 @@ from icechunk_format.tables.reading.task_cutting import (
     rows_target,
     selected_rows,
 )
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.table.table import Layout, Table
-from icechunk_format.tables.table.variable import Variable
 
 # Decoded bytes that one task of the layout ``chunks`` reads.
 CHUNKS_TASK_BYTES = 128 * 1024 * 1024
@@ -92,7 +92,7 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
     """Cut the selected cells of the table along chunks, or along the blocks of a summary."""
     table, variables = request.table, request.variables
     lead = leading_variable(variables, request.manifest_files)
-    axes = block_axes(table, variables, lead)
+    axes = cut_axes(table.sizes_by_dim, variables, lead, table.block)
 
     def extents_of(variable: Variable | None) -> Boxes:
         extents = _element_extents(variable, table)

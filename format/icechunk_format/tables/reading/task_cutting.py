@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, cover, join_small, merge_adjacent
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.reading.scan import ScanTask
-from icechunk_format.tables.selection.positions import DimSelection
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000
 # Fetching a chunk costs as much as this many rows, even if it holds fewer.

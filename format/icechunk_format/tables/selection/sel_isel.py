@@ -36,11 +36,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.names import unknown
 from icechunk_format.options.keywords import items_of, single
 from icechunk_format.tables.selection.labels import Labels, Period, nearest_label_error
 from icechunk_format.tables.selection.near import is_range, positions_near
-from icechunk_format.tables.selection.positions import DimSelection
 
 Given = str | Mapping[str, Any]
 """The option as a string, or the Python values of each dimension."""

@@ -26,17 +26,18 @@ from typing import Any
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.groups.dimension_sets import (
+    DimensionSet,
+    choose_dimensions,
+    named_variables,
+)
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import choose, unknown
 from icechunk_format.tables.cf.arrow_values import TimestampType, is_number
 from icechunk_format.tables.cf.decode import (
     VariableDecoder,
     attribute_decoder,
     inherit_time_attributes,
-)
-from icechunk_format.tables.table.dimension_sets import (
-    DimensionSet,
-    choose_dimensions,
-    named_variables,
 )
 from icechunk_format.tables.table.table import (
     LAYOUTS,
@@ -48,7 +49,6 @@ from icechunk_format.tables.table.table import (
     check_names,
     describe,
 )
-from icechunk_format.tables.table.variable import Variable
 
 # Spark and Arrow's plain binary hold at most this many bytes in one value.
 _MOST_VALUE_BYTES = 2**31 - 1

@@ -25,13 +25,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.positions import MOST_COMPARED, DimSelection
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import unknown
 from icechunk_format.options.declare import Layout as Layout
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.zarr.data_types import DataType
 
 if TYPE_CHECKING:
+    from icechunk_format.groups.opened import SnapshotArrays
     from icechunk_format.tables.cf.decode import VariableDecoder
     from icechunk_format.tables.selection.where.condition import Residual
 
@@ -107,6 +108,9 @@ FIELD_METADATA_KEY = b"icechunk"
 """The key under which Arrow field metadata holds ``Column.metadata`` as JSON."""
 
 _MOST_LISTED_LABELS = 1_000
+# Labels of a dimension up to this length are read whole, once per process; of a longer dimension, a
+# task reads only the range that it covers.
+WHOLE_LABELS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,25 @@ class Column:
             self.name, self.arrow_type, nullable=True, metadata={FIELD_METADATA_KEY: described}
         )
 
+    def labels(
+        self, arrays: SnapshotArrays, size: int, selection: DimSelection | None = None
+    ) -> pa.Array:
+        """Return the values of a dimension column at the selected positions; None is all."""
+        selection = selection or DimSelection.whole(size)
+        if self.path is None or self.decoder is None:
+            if selection.count > MOST_COMPARED:
+                raise InvalidInputError(
+                    f"dimension {self.source!r} has {size:,} elements and no labels, too many to "
+                    f"compare; select with isel={self.source}=<positions>",
+                    dim=self.source,
+                    found=size,
+                    allowed=MOST_COMPARED,
+                )
+            return pa.array(selection.positions(), type=self.arrow_type)
+        start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)
+        stored = arrays.stored_labels(self.path, size, start, stop)
+        return self.decoder.decode(stored[selection.positions() - start])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -182,6 +205,11 @@ class Table:
     value_columns: tuple[Column, ...] = ()
     block: tuple[int | None, ...] = ()
     decoded: bool = True
+
+    @property
+    def sizes_by_dim(self) -> dict[str, int]:
+        """The length of each dimension."""
+        return dict(zip(self.dims, self.sizes, strict=True))
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -26,6 +26,8 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.groups.dimension_sets import find_group
+from icechunk_format.groups.variable import Variable, array_at, arrays_in
 from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
@@ -35,8 +37,6 @@ from icechunk_format.storage.location import Location, Place
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.cf.decode import inherit_time_attributes
 from icechunk_format.tables.cf.encode import VariableEncoder, variable_encoder
-from icechunk_format.tables.table.dimension_sets import find_group
-from icechunk_format.tables.table.variable import Variable, array_at, arrays_in
 from icechunk_format.tables.writing.columns.checks import (
     check_case,
     check_existing,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, merge_adjacent
+from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.changes.meaning import same_aspects
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.changes.axis_changes import slabs, whole_box
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import NotFoundError
-from icechunk_format.tables.reading.array_reader import ArrayReader
+from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.tables.reading.costs import CostCounter, ReadCost, task_cost
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
@@ -180,5 +180,5 @@ class _Missing:
         if key.source not in self._labels:
             table = self._scan.context.table
             size = table.sizes[table.dims.index(key.source)]
-            self._labels[key.source] = self._older.labels(key, size)
+            self._labels[key.source] = key.labels(self._older, size)
         return self._labels[key.source]

@@ -22,6 +22,7 @@ import numpy as np
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -30,7 +31,6 @@ from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.reading.scan import ScanContext
 from icechunk_format.tables.requested import dataset_at, selecting
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.select import Selecting, Selection
 from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.table.table import Table

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.grid.groups import Groups, edges_of
+from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.dimension_sets import named_variables
+from icechunk_format.groups.opened import SnapshotSource
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset
-from icechunk_format.tables.reading.array_reader import ArrayReader
-from icechunk_format.tables.reading.opened import SnapshotSource
-from icechunk_format.tables.table.dimension_sets import named_variables
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans

@@ -22,14 +22,14 @@ from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.node_path import NodePath, parent
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable, arrays_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.table.variable import Variable, arrays_in
 from icechunk_format.tables.writing.commit import apply_planned
 from icechunk_format.tables.writing.part import ArrayTarget, Destination, WritePart, path_in
 from icechunk_format.tables.writing.plan import WritePlan

@@ -32,6 +32,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.cover import Boxes
+from icechunk_format.groups.chunk_edges import cut_axes, leading_variable
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
@@ -40,7 +41,6 @@ from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
-from icechunk_format.tables.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.tables.reading.scan import ScanPlan
 from icechunk_format.tables.requested import dataset_at, requested_scan, requested_table
 from icechunk_format.tables.selection.select import Selection as Selected
@@ -311,7 +311,7 @@ def plan_mirror(
             changed = "the table has files that no run wrote"
     if isinstance(changed, str):
         lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
-    axes = tuple(cut_axes(table, variables, lead))
+    axes = tuple(cut_axes(table.sizes_by_dim, variables, lead))
     kept = np.empty((0, len(axes), 2), dtype=np.int64)
     removed: list[tuple[str, int]] | None = None
     if isinstance(changed, str):

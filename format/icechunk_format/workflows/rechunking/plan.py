@@ -27,7 +27,7 @@ from icechunk_format.grid.groups import (
     join,
     windows,
 )
-from icechunk_format.tables.table.variable import Variable
+from icechunk_format.groups.variable import Variable
 from icechunk_format.tables.writing.part import ArrayTarget
 
 # Minimum bytes of a shuffled array, and of a task.

@@ -22,6 +22,8 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.groups.dimension_sets import named_variables
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -32,8 +34,6 @@ from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.requested import dataset_at, requested_snapshot
-from icechunk_format.tables.table.dimension_sets import named_variables
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.tables.writing.commit_arrays import (
     ArraysCommit,
     check_planned_lengths,

@@ -23,7 +23,7 @@ from numcodecs import blosc
 from numpy.typing import NDArray
 
 from icechunk_format.grid.groups import Box, Groups
-from icechunk_format.tables.reading.opened import SnapshotSource
+from icechunk_format.groups.opened import SnapshotSource
 from icechunk_format.tables.writing.part import Destination, TaskReceipt
 from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.workflows.rechunking.plan import ArrayPlan

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.groups.chunk_edges import leading_variable
+from icechunk_format.groups.dimension_sets import named_variables
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import choose, unknown
 from icechunk_format.tables.cf.arrow_values import is_number
-from icechunk_format.tables.reading.chunk_edges import leading_variable
 from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.selection.sel_isel import combined_selection
 from icechunk_format.tables.table.columns import ColumnFactory
-from icechunk_format.tables.table.dimension_sets import named_variables
 from icechunk_format.tables.table.table import Column
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (
@@ -114,7 +114,7 @@ def _fixed(
 
     def labels(dim: str) -> pa.Array:
         column = factory.of_dimension(dim, sizes[dim])
-        return arrays.labels(column, sizes[dim], DimSelection.whole(sizes[dim]))
+        return column.labels(arrays, sizes[dim])
 
     found = combined_selection(sizes, labels, sel=read.sel, isel=read.isel, method=read.sel_method)
     for dim, selection in found.items():

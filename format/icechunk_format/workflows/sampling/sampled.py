@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:

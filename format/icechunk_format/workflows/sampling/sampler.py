@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.array_reader import DecodedChunks
+from icechunk_format.groups.chunk_edges import chunk_axes
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
 from icechunk_format.tables.cf.arrow_values import scattered
-from icechunk_format.tables.reading.array_reader import DecodedChunks
-from icechunk_format.tables.reading.chunk_edges import chunk_axes
 from icechunk_format.tables.table.table import Column
 from icechunk_format.workflows.horizontal.axes import circle_of
 from icechunk_format.workflows.sampling.axis import Axis, Positions
@@ -145,7 +145,7 @@ class Sampler:
         """Return the labels of a coordinate, read once per process."""
 
         def make() -> tuple[Axis, int]:
-            stored = self.arrays.labels(choice.column, choice.size)
+            stored = choice.column.labels(self.arrays, choice.size)
             labels, valid = coordinate_numbers(stored, choice.kind, choice.calendar)
             circle = None
             if choice.period is not None:
@@ -174,7 +174,7 @@ class Sampler:
 
     def _by_value(self, choice: AxisChoice, column: pa.Array) -> Positions:
         labels = self._cached(
-            ("values",), choice, lambda: _with_cost(self.arrays.labels(choice.column, choice.size))
+            ("values",), choice, lambda: _with_cost(choice.column.labels(self.arrays, choice.size))
         )
         kind = labels.type
         if choice.kind == "number":
@@ -261,7 +261,7 @@ class Sampler:
         """Describe the labels of the first axis along which a point is outside."""
         for choice in self.plan.axes:
             if not points.along[choice.dim].inside[row]:
-                ends = pc.min_max(self.arrays.labels(choice.column, choice.size)).as_py()
+                ends = pc.min_max(choice.column.labels(self.arrays, choice.size)).as_py()
                 method = "" if choice.method == "nearest" else f", method {choice.method!r}"
                 near = "" if choice.tolerance is None else ", and none is within the tolerance"
                 return f": {choice.name!r} ranges from {ends['min']} to {ends['max']}{method}{near}"

@@ -139,9 +139,9 @@ class Combining:
             index = [axis.reshape(-1) for axis in np.indices([s.count for s in chosen])]
             columns = {c.source: c for c in table.columns if c.role == "dimension"}
             self._labels[split] = [
-                self._arrays.labels(columns[table.dims[dim]], table.sizes[dim], s).take(
-                    pa.array(numbers)
-                )
+                columns[table.dims[dim]]
+                .labels(self._arrays, table.sizes[dim], s)
+                .take(pa.array(numbers))
                 for dim, s, numbers in zip(context.others, chosen, index, strict=True)
             ]
         return self._labels[split]

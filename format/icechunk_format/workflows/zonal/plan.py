@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.groups.chunk_edges import cut_axes, leading_variable
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import choose
 from icechunk_format.tables.cf.arrow_values import is_number
 from icechunk_format.tables.cf.decode import VariableDecoder, attribute_decoder
-from icechunk_format.tables.reading.chunk_edges import cut_axes, leading_variable
 from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.table.table import Column
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.workflows.horizontal.axes import (
     HorizontalGrid,
     detected_circle,
@@ -232,7 +232,9 @@ def plan_zonal(
         )
     y, x, period = _cells(dataset, grid)
     arrays = [dataset.variables[path.rpartition("/")[2]] for path in table.arrays]
-    axes = cut_axes(table, arrays, leading_variable(arrays, dataset.snapshot.manifest_files))
+    axes = cut_axes(
+        table.sizes_by_dim, arrays, leading_variable(arrays, dataset.snapshot.manifest_files)
+    )
     horizontal = (table.dims.index(grid.dims[0]), table.dims.index(grid.dims[1]))
     others = tuple(dim for dim in range(len(table.dims)) if dim not in horizontal)
     context = ZonalContext(

@@ -12,10 +12,10 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.variable import Variable
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.tables.writing.in_process import write_table
 
 DAY = dt.datetime(2024, 1, 1)

@@ -16,12 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.tables.reading.chunk_edges import (
-    block_axes,
+from icechunk_format.groups.chunk_edges import (
     cut_axes,
     leading_variable,
     product_coords,
 )
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.read_ahead import read_ahead
 from icechunk_format.tables.reading.layouts.batches import BlockRows
 from icechunk_format.tables.reading.layouts.blocks import (
     Block,
@@ -30,19 +31,17 @@ from icechunk_format.tables.reading.layouts.blocks import (
     block_shape,
     cut_blocks,
 )
-from icechunk_format.tables.reading.read_ahead import read_ahead
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
-    from icechunk_format.tables.reading.array_reader import (
+    from icechunk_format.groups.array_reader import (
         ArrayReader,
         BlockRequest,
         FetchedBlock,
     )
-    from icechunk_format.tables.reading.chunk_edges import AxisPick
-    from icechunk_format.tables.reading.opened import SnapshotArrays
+    from icechunk_format.groups.chunk_edges import AxisPick
+    from icechunk_format.groups.opened import SnapshotArrays
 
 # Most rows of the layout ``summary`` that a task holds, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16
@@ -136,9 +135,13 @@ class BlockReads:
                 self._counted[variable.path] = tuple(map(self.dims.index, variable.dims))
                 self._readers.setdefault(variable.path, arrays.reader(variable.path))
         lead = leading_variable(variables, arrays.snapshot.manifest_files)
-        self.axes: list[ChunkAxis] = block_axes(context.table, variables, lead)
+        self.axes: list[ChunkAxis] = cut_axes(
+            context.table.sizes_by_dim, variables, lead, context.table.block
+        )
         # The option ``block`` allows blocks of any size; too large ones are read by chunks.
-        self._finer = cut_axes(context.table, variables, lead) if context.table.block else None
+        self._finer = (
+            cut_axes(context.table.sizes_by_dim, variables, lead) if context.table.block else None
+        )
         self._most_grown = 0
         if self._finer is not None:
             # Blocks that share a chunk are read together, so that it is fetched once.
@@ -268,7 +271,7 @@ class TaskLabels:
             chosen = reads.selections[dim].within(start, stop)
             values = None
             if column.path is not None:
-                values = reads.arrays.labels(column, chosen.size, chosen)
+                values = column.labels(reads.arrays, chosen.size, chosen)
             self._labels[dim] = (column.source, chosen, values)
 
     def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:

@@ -20,12 +20,12 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.errors import FormatError
+from icechunk_format.groups.chunk_edges import chunk_selections
+from icechunk_format.groups.opened import SnapshotArrays
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.cf.arrow_values import scattered
-from icechunk_format.tables.reading.chunk_edges import chunk_selections
 from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS, join_thin
-from icechunk_format.tables.reading.opened import SnapshotArrays
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.selection.positions import DimSelection
 
 _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.reading.layouts.arithmetic import Step, computed
 from icechunk_format.tables.reading.layouts.batches import BatchBuilder, BlockRows
 from icechunk_format.tables.reading.layouts.block_reads import (
@@ -42,7 +43,6 @@ from icechunk_format.tables.reading.layouts.statistics import (
     summarized_cells,
 )
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.selection.positions import DimSelection
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:

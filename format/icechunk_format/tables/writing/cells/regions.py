@@ -34,16 +34,16 @@ from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
+from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.positions import DimSelection, runs_of
+from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.changes.touched_chunks import in_any
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.tables.cf.column_types import missing_value_advice
 from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import missing_value
-from icechunk_format.tables.reading.array_reader import ArrayReader
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.selection.positions import DimSelection, runs_of
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.tables.writing.part import (
     ArrayTarget,
     Destination,
@@ -271,7 +271,7 @@ def _mask(
     labels: list[pa.Array] = []
     for column in table.columns:
         size = table.sizes[table.dims.index(column.source)]
-        labels.append(arrays.labels(column, size, DimSelection.span(size, *bounds[column.source])))
+        labels.append(column.labels(arrays, size, DimSelection.span(size, *bounds[column.source])))
     mask = np.zeros([bounds[dim][1] - bounds[dim][0] for dim in table.dims], np.bool_)
     for batch in run_scan(condition, ScanTask(parts=(part,), rows=mask.size)):
         at = tuple(

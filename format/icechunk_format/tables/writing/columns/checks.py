@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.groups.variable import Variable
 from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.meaning import MISSING, PACKING
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables.table.table import CHUNKS_FIELDS, REFS_FIELDS
-from icechunk_format.tables.table.variable import Variable
 
 if TYPE_CHECKING:
     from icechunk_format.tables.writing.columns.source import SourceColumn

@@ -27,6 +27,8 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snap
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
+from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.variable import Variable, array_at
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written
@@ -34,8 +36,6 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt, sto
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
-from icechunk_format.tables.reading.array_reader import ArrayReader
-from icechunk_format.tables.table.variable import Variable, array_at
 from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.conflicts import refused

@@ -26,13 +26,13 @@ from typing import Any
 
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.variable import array_at, arrays_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.changes.meaning import same_aspects
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.tables.table.variable import array_at, arrays_in
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS
 from icechunk_format.tables.writing.part import ArrayTarget

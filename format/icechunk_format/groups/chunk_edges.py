@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.snapshot.file import ManifestFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.table.table import Table
-from icechunk_format.tables.table.variable import Variable
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
 
 
 def leading_variable(
@@ -50,34 +49,28 @@ def chunk_cells(axes: Sequence[ChunkAxis]) -> int:
     return cells
 
 
-def cut_axes(table: Table, variables: Sequence[Variable], lead: Variable | None) -> list[ChunkAxis]:
-    """Return the edges at which boxes of a table may be cut, along each of its dimensions.
+def cut_axes(
+    sizes: Mapping[str, int],
+    variables: Sequence[Variable],
+    lead: Variable | None,
+    steps: Sequence[int | None] = (),
+) -> list[ChunkAxis]:
+    """Return the edges at which boxes may be cut, along each dimension of ``sizes``.
 
     These are the chunk edges of the leading variable. A dimension that it lacks has the edges of
-    the first variable with this dimension, or may be cut anywhere.
+    the first variable with this dimension, or may be cut anywhere. ``steps`` are lengths of blocks
+    that replace them, by dimension; None keeps the edges of chunks.
     """
     found: dict[str, ChunkAxis] = {}
     for variable in ([lead] if lead is not None else []) + list(variables):
         if any(dim not in found for dim in variable.dims):
             for dim, axis in zip(variable.dims, chunk_axes(variable), strict=True):
                 found.setdefault(dim, axis)
-    return [
-        found.get(dim) or RegularAxis(size, 1)
-        for dim, size in zip(table.dims, table.sizes, strict=True)
-    ]
-
-
-def block_axes(
-    table: Table, variables: Sequence[Variable], lead: Variable | None
-) -> list[ChunkAxis]:
-    """Return the block edges of the layout ``summary``: the option ``block``, or chunk edges."""
-    axes = cut_axes(table, variables, lead)
-    if not table.block:
-        return axes
-    return [
-        axis if step is None else RegularAxis(axis.size, step)
-        for axis, step in zip(axes, table.block, strict=True)
-    ]
+    axes = [found.get(dim) or RegularAxis(size, 1) for dim, size in sizes.items()]
+    for number, step in enumerate(steps):
+        if step is not None:
+            axes[number] = RegularAxis(axes[number].size, step)
+    return axes
 
 
 def chunk_selections(

@@ -18,8 +18,8 @@ from typing import Any
 from icechunk_format.encoding.node_path import ROOT, NodePath, parent, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.groups.variable import Dimension, Variable, coordinate_names
 from icechunk_format.names import by_likeness, shortened, unknown
-from icechunk_format.tables.table.variable import Dimension, Variable, coordinate_names
 
 _MOST_NAMES_IN_LINE = 6
 

@@ -6,25 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import NotFoundError
+from icechunk_format.groups.array_reader import ArrayReader, DecodedChunks
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
-from icechunk_format.tables.reading.array_reader import ArrayReader, DecodedChunks
-from icechunk_format.tables.selection.positions import MOST_COMPARED, DimSelection
-from icechunk_format.tables.table.table import Column
-from icechunk_format.tables.table.variable import Variable
-
-# Labels of a dimension up to this length are read whole, once per process; of a longer dimension, a
-# task reads only the range that it covers.
-WHOLE_LABELS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +80,6 @@ class SnapshotArrays:
     def lookup(self, path: str) -> ChunkLookup:
         """Return the chunk lookup of an array; it does not need the codecs."""
         return ChunkLookup(self._storage, self.variable(path).node)
-
-    def labels(self, column: Column, size: int, selection: DimSelection | None = None) -> pa.Array:
-        """Return the values of a dimension column at the selected positions; None is all."""
-        selection = selection or DimSelection.whole(size)
-        if column.path is None or column.decoder is None:
-            if selection.count > MOST_COMPARED:
-                raise InvalidInputError(
-                    f"dimension {column.source!r} has {size:,} elements and no labels, too many to "
-                    f"compare; select with isel={column.source}=<positions>",
-                    dim=column.source,
-                    found=size,
-                    allowed=MOST_COMPARED,
-                )
-            return pa.array(selection.positions(), type=column.arrow_type)
-        start, stop = (0, size) if size <= WHOLE_LABELS else (selection.start, selection.stop)
-        stored = self.stored_labels(column.path, size, start, stop)
-        positions = selection.positions() - start
-        return column.decoder.decode(stored[positions])
 
     def stored_labels(self, path: str, size: int, start: int, stop: int) -> NDArray[np.generic]:
         """Return labels ``[start, stop)`` of a dimension in their stored form."""

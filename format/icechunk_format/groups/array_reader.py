@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
 from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.groups.chunk_edges import AxisPick, any_partial, pick, product_coords
+from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups.shards import ShardReads
+from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import count, timed
-from icechunk_format.tables.reading.chunk_edges import AxisPick, any_partial, pick, product_coords
-from icechunk_format.tables.reading.shards import ShardReads
-from icechunk_format.tables.selection.positions import DimSelection
-from icechunk_format.tables.table.variable import Variable
 from icechunk_format.zarr.codecs.chain import ChunkCodecs
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
