@@ -131,7 +131,7 @@ def run(spark: SparkSession, folder: Path, options: Namespace) -> list[Row]:
             f"noop: planes, {BY_VIEW}",
             timings,
             versus="noop: planes",
-            goal="ratio >= 0.9",
+            goal="ratio >= 0.6",
         )
     )
     rows += [

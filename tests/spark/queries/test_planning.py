@@ -55,6 +55,10 @@ def same_rows(spark: SparkSession, make) -> list:
     return pushed
 
 
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
 def explained(frame: DataFrame) -> str:
     return str(
         frame._jdf.queryExecution().explainString(
@@ -86,7 +90,7 @@ def test_chunks_and_rows_are_those_of_the_option_where(spark: SparkSession, cube
 def test_only_the_columns_of_a_query_are_read(spark: SparkSession, cube: str):
     frame = load(spark, cube)
     assert "columns=t2m tasks" in explained(frame.select("t2m"))
-    assert "columns=t2m tasks" in explained(frame.selectExpr("avg(t2m * 2)"))
+    assert "columns=t2m tasks" in explained(frame.selectExpr("avg(t2m * t2m)"))
     assert "columns=latitude,t2m tasks" in explained(frame.where("latitude = 0").select("t2m"))
     assert "columns=" not in explained(frame)
     count = "SELECT count(DISTINCT `snow ``depth```) FROM {frame}"
@@ -258,8 +262,16 @@ def test_other_layouts_metadata_tables_and_changes(spark: SparkSession, cube: st
     ):
         frame = load(spark, cube, **options)
         first = frame.columns[0]
+        # Sums of squares differ in their last digits, since tasks of a query hold other blocks.
+        kept = [
+            f"round({quoted(name)}, 6)" if name.endswith("_m2") else quoted(name)
+            for name in frame.columns
+        ]
         same_rows(
-            spark, lambda frame=frame: frame.where(f"`{frame.columns[0]}` IS NOT NULL").limit(500)
+            spark,
+            lambda frame=frame, first=first, kept=kept: (
+                frame.where(f"`{first}` IS NOT NULL").limit(500).selectExpr(*kept)
+            ),
         )
         same_rows(spark, lambda frame=frame, first=first: frame.select(first).distinct())
         same_rows(spark, lambda frame=frame: frame.groupBy().count())
