@@ -37,9 +37,7 @@ def test_each_query_has_counts_of_its_own(spark, place):
     assert (first.rows, chunks(first)) == (20_000, 20)
     estimate = icechunk_spark.estimate(None, place)
     assert first.bytes_read >= estimate.stored_bytes
-    derived = frame.groupBy("y").agg(
-        F.max(F.col("v") * F.col("v"))
-    )  # which Spark computes from rows
+    derived = frame.groupBy("y").agg(F.max(F.col("v") * F.col("v")))  # by Spark
     derived.collect()
     assert icechunk_spark.last_read_metrics(derived).rows == 20_000
     both = frame.union(frame)
