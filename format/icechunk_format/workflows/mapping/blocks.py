@@ -328,7 +328,7 @@ def _turns(
             turn = Turn(sizes[dim] - circle.is_repeated, period)
         if overlap[dim] > turn.elements:
             raise InvalidInputError(
-                f"overlap: {dim} is {overlap[dim]}, but one turn has {turn.elements} elements;"
+                f"overlap: {dim} is {overlap[dim]}, but one period has {turn.elements} elements;"
                 " use at most that number",
                 option="overlap",
                 dimension=dim,
