@@ -283,7 +283,7 @@ def write_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a DataFrame to write, with the metadata of columns that were read.
 
     The metadata of a field are a JSON object under the key ``icechunk``, as in the schemas of the
-    dataset layer. Other columns have none.
+    layer of tables. Other columns have none.
 
     Raises
     ------

@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. The import is cheap. Spark imports this module in a planner process at the first lookup of *any*
    source, so only pyspark's data source module and the options are imported at the top; methods
-   import Arrow and the dataset layer.
+   import Arrow and the layer of tables.
 2. The snapshot is resolved once, at Spark's first call. Spark pickles the instance after
    `schema()`, so `reader()` finds the snapshot that `schema()` stores on it. With a user's schema,
    Spark calls nothing before the first action and never calls `schema()`, and Spark 4.0 creates a
@@ -83,7 +83,7 @@ class IcechunkDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Resolve and pin the snapshot, and return the columns of the table."""
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 1.
         from icechunk_spark.reading.plan import open_read
         from icechunk_spark.schema import with_base
 
@@ -97,7 +97,7 @@ class IcechunkDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the pinned snapshot for the columns of `schema`."""
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 1.
         from icechunk_spark.reading.plan import open_read
 
         with errors_on_one_line(is_planner=True):
@@ -108,7 +108,7 @@ class IcechunkDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of an unplanned write, for sessions without `register`."""
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 1.
         from icechunk_spark.writing.unplanned import UnplannedWriter
 
         with errors_on_one_line(is_planner=True):
@@ -142,7 +142,7 @@ class IcechunkDataSource(DataSource):
             request = parse_write_options(
                 self.options, "writeStream", mode="overwrite" if overwrite else "append"
             )
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 1.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 1.
         from icechunk_spark.changes.batches import (
             check_stream,
             checkpoint_in,

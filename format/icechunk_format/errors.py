@@ -149,7 +149,7 @@ class ReadOnlyError(IcechunkError):
 class StorageError(IcechunkError):
     """The object storage failed, also after retries of transient failures.
 
-    ``outcome_unknown`` is True for a write without a response: it may have landed.
+    ``outcome_unknown`` is True for a write without a response: it may have succeeded.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False, **facts: Any) -> None:
@@ -157,7 +157,7 @@ class StorageError(IcechunkError):
 
     @property
     def outcome_unknown(self) -> bool:
-        """True if a write may have landed although it was reported as failed."""
+        """True if a write may have succeeded although it was reported as failed."""
         return bool(self.facts["outcome_unknown"])
 
 

@@ -49,7 +49,7 @@ class PlannedStream(NotedWrite):
         texts = self._icechunk_texts(path, partitionBy)
         given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "writeStream")
         request = parse_write_options(option_strings(given), "writeStream")
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
         from icechunk_spark.changes.batches import (
             PlannedBatches,
             check_stream,

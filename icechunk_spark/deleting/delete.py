@@ -92,7 +92,7 @@ def delete(
     ... )
     """
     read, commit = session_change(spark, path, own_options("delete", locals()), "delete")
-    # Heavy (Arrow, NumPy, the dataset layer).
+    # Heavy (Arrow, NumPy, the layer of tables).
     from icechunk_format.options.location import location_of
     from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
     from icechunk_spark.jobs.errors import raised_in_jobs

@@ -1,7 +1,7 @@
 """Implements ``icechunk_spark.map_blocks`` and ``icechunk_spark.read_blocks``.
 
 The import is cheap, because `icechunk_spark` imports this module: the first call imports xarray,
-Arrow and the dataset layer.
+Arrow and the layer of tables.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Planner:
             return None
 
     def _answer(self, request: dict[str, Any]) -> DataFrame | None:
-        # Heavy (Arrow, NumPy, the dataset layer).
+        # Heavy (Arrow, NumPy, the layer of tables).
         from icechunk_spark.queries.aggregates import AggregateColumn, replan_aggregate
         from icechunk_spark.queries.counts import replan_count
         from icechunk_spark.queries.replanning import Need, log_left, replanned

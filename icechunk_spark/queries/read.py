@@ -10,7 +10,7 @@ Rules of this file
    between both.
 2. `MappedLoad` passes invalid calls on to Spark.
 3. The import is cheap, because `icechunk_spark` imports this module: the first read imports Arrow
-   and the dataset layer.
+   and the layer of tables.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _named(path: Any) -> dict[str, str]:
 
 
 def _mapped(spark: SparkSession, options: ReadRequest, columns: StructType | None) -> DataFrame:
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
     from icechunk_spark.queries.planning import planned_read
 
     with errors_on_one_line():

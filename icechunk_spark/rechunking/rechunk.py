@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. Plans show rows, so the functions contain locations and credentials.
 2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
-   and the dataset layer.
+   and the layer of tables.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Rules of this file
    argument ``parts``, each partition of that table runs its share of the tasks.
 3. Rows are tuples: Spark does not accept Arrow batches from functions whose columns depend on
    arguments.
-4. Spark imports this module at registration, so the methods import Arrow and the dataset layer.
+4. Spark imports this module at registration, so the methods import Arrow and the layer of tables.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def analyzed(
     hadoop: Mapping[str, str] | None = None,
 ) -> Analysis:
     """Return the analysis of a call with the defaults of its session."""
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 4.
+    # Heavy (Arrow, NumPy, the layer of tables): see rule 4.
     from icechunk_spark.reading.plan import open_read
 
     with errors_on_one_line(is_planner=True):

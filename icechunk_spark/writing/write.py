@@ -6,7 +6,7 @@ Rules of this file
 2. Partitions, buckets and catalog tables do not apply to arrays. They are refused with a hint at
    the option that was probably intended.
 3. The import is cheap, because `icechunk_spark` imports this module: the first write imports Arrow
-   and the dataset layer.
+   and the layer of tables.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def write(
     given = with_session_options(_session_of(df), own_options("write", locals()), path, "write")
     request = parse_write_options(given_options(path, given), mode=parse_mode(mode))
     _check_frame(df)
-    # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+    # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
     from icechunk_spark.writing.planned import run_planned_write
 
     return run_planned_write(df, request, dry_run=dry_run)
@@ -178,7 +178,7 @@ class PlannedSave(NotedWrite):
         texts = self._icechunk_texts(path, partitionBy)
         given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "write")
         request = parse_write_options(option_strings(given), mode=chosen)
-        # Heavy (Arrow, NumPy, the dataset layer): see rule 3.
+        # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write
 
         run_planned_write(self._icechunk_frame, request)

@@ -10,7 +10,7 @@ How the work is divided
 Rules of this file
 ------------------
 1. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
-   and the dataset layer.
+   and the layer of tables.
 2. Zones are not collected; their keys are part of the rows, so that zones are computed once.
 """
 

@@ -1,1 +1,1 @@
-"""Arithmetic on chunk grids with NumPy alone: axes, boxes, coordinates, and moves of chunks."""
+"""Arithmetic on chunk grids with NumPy alone: axes, boxes, groups and moves of chunks."""

@@ -66,9 +66,9 @@ class ChunkMoves:
         return np.array([(np.min(each), np.max(each) + 1) for each in found], np.int64)
 
     def placed(self, coords: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return a mask of the chunks before the change that are used again, and their new places.
+        """Return a mask of the chunks before the change that are used again, and their new indices.
 
-        ``coords`` are integers of shape (n, ndim); the places are valid where the mask is True.
+        ``coords`` are integers of shape (n, ndim); the indices are valid where the mask is True.
         """
         places = np.full(coords.shape, -1, np.int64)
         for axis, sources in enumerate(self.sources):

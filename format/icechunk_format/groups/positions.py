@@ -75,7 +75,7 @@ class DimSelection:
 
     @classmethod
     def of_pieces(cls, pieces: Sequence[DimSelection]) -> Self:
-        """Join selections of consecutive pieces of a dimension."""
+        """Join selections of consecutive parts of a dimension."""
         size = sum(piece.size for piece in pieces)
         starts = accumulate((piece.size for piece in pieces), initial=0)
         found = [

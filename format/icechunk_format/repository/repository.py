@@ -56,7 +56,7 @@ class Repository(RepositoryReader):
     Methods that change the repository may raise, in addition to the errors of ``RepositoryReader``,
     ``ReadOnlyError`` (the repository or the storage is read-only), ``ConflictError`` (other writers
     made conflicting changes, or changed the repository on every attempt; nothing was changed) and
-    ``CommitOutcomeUnknownError`` (the storage did not report whether the change landed).
+    ``CommitOutcomeUnknownError`` (the storage did not report whether the change succeeded).
 
     Examples
     --------

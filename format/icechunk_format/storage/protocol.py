@@ -208,7 +208,7 @@ class Storage(Protocol):
         Returns ``None`` if the condition is not met and nothing was written.
 
         Raises StorageError if the storage failed; with ``outcome_unknown``, a conditional write may
-        have landed.
+        have succeeded.
         """
         ...
 

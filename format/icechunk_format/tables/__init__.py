@@ -1,4 +1,4 @@
-"""Opens a group as tables: CF decoding, selections, plans of reads and writes."""
+"""Reads and writes a group as tables: CF decoding, selections, metadata tables, plans and tasks."""
 
 from __future__ import annotations
 

@@ -325,7 +325,7 @@ class Dataset:
         Returns
         -------
         ScanPlan
-            Context and tasks; ``dataset.reading.run.run_scan`` yields the rows of a task.
+            Context and tasks; ``tables.reading.run.run_scan`` yields the rows of a task.
 
         Raises
         ------

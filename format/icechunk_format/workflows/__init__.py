@@ -1,1 +1,5 @@
-"""Runs workflows on arrays: sampling, zonal statistics, change feeds, Delta copies, archives."""
+"""Reads and changes arrays in jobs of many tasks: one folder for each workflow.
+
+Samples, zonal statistics, changes and Delta copies read; deleting, merging, rechunking, mapping and
+virtualizing commit.
+"""

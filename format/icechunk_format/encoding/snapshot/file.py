@@ -5,8 +5,8 @@ Rules of this file
 1. `Snapshot` serves both spec versions. On reading, whichever lists are present determine the form
    of shapes and manifest files, and the spec byte the encoding of metadata. On writing,
    ``spec_version`` determines both.
-2. Nodes are sorted by the raw UTF-8 bytes of their paths (`spec.node_path`); files in another order
-   are sorted when read. Existing writers can store two nodes with one path: the first is used, and
+2. Nodes are sorted by the raw UTF-8 bytes of their paths (`encoding.node_path`); other files are
+   sorted when read. Existing writers can store two nodes with one path: the first is used, and
    ``duplicate_paths`` lists the path. Nodes are columns (`snapshot.nodes`), so a commit copies
    unchanged nodes without making objects.
 3. A missing parent group is not an error: existing writers can store such nodes.

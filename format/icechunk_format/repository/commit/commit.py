@@ -9,7 +9,7 @@ Order of writing
 
 If the branch has moved before step 2 or in step 3, the changes are rebased on the new tip
 (``conflicts``) and step 2 is repeated; unchanged manifests are not written again. A failed commit
-deletes nothing: its objects are garbage, or belong to a commit that landed after all.
+deletes nothing: its objects are garbage, or belong to a commit that succeeded after all.
 
 Specification: "Snapshot Files", "Transaction Log Files", "Consistency and Optimistic Concurrency".
 """
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @shown_by("records.record")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """A commit that landed.
+    """A commit that succeeded.
 
     Attributes
     ----------

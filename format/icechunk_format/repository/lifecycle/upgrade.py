@@ -131,7 +131,7 @@ def upgrade_repository(
         merged = _merged(storage, state, files)
         if merged is None or dry_run:
             return files, merged or state.info
-        # The next attempt re-reads ``repo``, whether this write landed or not.
+        # The next attempt re-reads ``repo``, whether this write succeeded or not.
         put_if(storage, REPO, repo_info.encode(merged), ReplaceIfUnchanged(version=state.version))
         state = _current(storage, repo_file)
         return RaceLost(why="files of version 1 were merged into the state")

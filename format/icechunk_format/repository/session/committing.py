@@ -146,7 +146,7 @@ class CommittingSession:
         InvalidInputError
             There is nothing to commit, or an argument is invalid.
         CommitOutcomeUnknownError
-            The storage did not report whether the commit landed.
+            The storage did not report whether the commit succeeded.
         ReadOnlyError, StorageError, FormatError, NotFoundError
             The repository cannot be written or read; nothing was committed.
 

@@ -14,7 +14,7 @@ it. If that state is stale, the conditional write fails and the state is read ag
 ``advance`` needs can be stored together with the snapshot (``copy_to_store``).
 
 A commit that uses files of another snapshot, which may become garbage, is made by ``using``. In
-version 2 the other snapshot must be listed when the commit lands. If no ref reaches it, the update
+version 2 the commit succeeds only if the other snapshot is listed. If no ref reaches it, the update
 adds a marker to it (``revival``): a concurrent garbage collection either removed it before, or
 starts over. In version 1 its file must exist after the commit, or the branch is moved back. This
 library's garbage collection reads the refs after it deleted such files, so that either it or the

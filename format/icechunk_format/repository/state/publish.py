@@ -15,11 +15,11 @@ copies is the state that it wrote, or a later one. Step 4 may get no response, o
 condition; if the client retried after a lost response, the failure may mean that the first attempt
 succeeded. Then the object is read again, with three possible results:
 
-- The log names the copy: the write landed.
+- The log names the copy: the write succeeded.
 - The object changed and its log does not name the copy: the condition can never hold again, so the
-  write can never land.
+  write can never succeed.
 - The object is unchanged: repeating the same conditional write is harmless, since at most one of
-  the two can land.
+  the two can succeed.
 
 If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``.
 
@@ -76,7 +76,7 @@ class RefAnswer:
     tip
         The current snapshot of the branch; None if it does not exist.
     tried
-        True if a write of unknown outcome was sent; a snapshot on top of it proves that it landed.
+        True if a write of unknown outcome was sent; a snapshot on top of it proves its success.
     """
 
     tip: SnapshotId | None
@@ -146,7 +146,8 @@ def update_repo(
     ConflictError
         Other writers won every attempt; nothing was changed.
     CommitOutcomeUnknownError
-        The storage did not respond, neither then nor to a later read: the change may have landed.
+        The storage responded neither to the write nor to a later read: the change may have
+        succeeded.
     NotFoundError, FormatError, StorageError
         The repository cannot be read.
     """
@@ -234,7 +235,7 @@ def update_branch_ref(
                 condition = CreateOnly()
             else:
                 tip, version = found
-                # Snapshot ids are random: if the branch is at this id, an earlier request landed.
+                # Ids are random: if the branch is at this snapshot, an earlier request succeeded.
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
@@ -253,8 +254,8 @@ def update_branch_ref(
 def create_once(storage: Storage, key: str, data: bytes) -> bool:
     """Create an object if absent; return True if it has these bytes, False if it has others.
 
-    If the outcome is unknown, the object is read: its bytes show which request landed. If it does
-    not exist, creating it again is harmless, since only one of the requests can succeed.
+    If the outcome is unknown, the object is read: its bytes show which request succeeded. If it
+    does not exist, creating it again is harmless, since only one of the requests can succeed.
 
     Raises CommitOutcomeUnknownError if the storage responds neither to the write nor to a later
     read.
@@ -272,7 +273,7 @@ def create_once(storage: Storage, key: str, data: bytes) -> bool:
 
 
 def _stands_on(info: RepoInfo, copies: set[str]) -> bool:
-    """Return True if a state names a copy of this writer, so its write landed earlier."""
+    """Return True if a state names a copy of this writer, so its write succeeded earlier."""
     named = {update.backup_path for update in info.latest_updates}
     named.add(info.repo_before_updates)
     return not copies.isdisjoint(named)
@@ -299,7 +300,7 @@ def _entries_per_file(info: RepoInfo) -> int:
 
 
 def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
-    """Write conditionally; return True if the write landed, False if the object must be read.
+    """Write conditionally; return True if that succeeded, False if the object must be read.
 
     False means that the condition failed, perhaps after an earlier attempt of the same client, or
     that the response was lost and the storage responds again.

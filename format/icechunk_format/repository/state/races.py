@@ -1,7 +1,7 @@
 """Repeats a change from its beginning while other writers commit first, with one limit.
 
 ``publish`` repeats the conditional write of one object. Here an attempt reads the state again, and
-plans or rebases on it; each lost race means that a commit of another writer landed. An unknown
+plans or rebases on it; each lost race means that a commit of another writer succeeded. An unknown
 outcome is never repeated: its error passes through.
 """
 

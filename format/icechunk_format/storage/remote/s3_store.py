@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 1. The botocore client sends every request exactly once; ``request_policy.py`` retries. ``call_s3``
    of s3fs is not used: aiohttp below it resends a PUT if the connection closes before the response,
-   so the resent conditional write fails although the first landed, and no option prevents this.
+   so the resent conditional write fails although the first succeeded, and no option prevents this.
    Its reads also take four requests instead of one.
 2. Requests run concurrently in threads.
 """

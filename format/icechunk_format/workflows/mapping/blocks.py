@@ -40,14 +40,14 @@ class StoredArray(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One turn around a periodic dimension.
+    """One period of a periodic dimension.
 
     Parameters
     ----------
     elements
         The length of the dimension, or one less if the last label repeats the first.
     period
-        Period of the labels; None if unknown.
+        Difference of labels that are one period apart, such as 360 degrees; None if unknown.
     """
 
     elements: int
@@ -111,7 +111,7 @@ class BlockGrid:
     """The dimensions of each array, by name."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     turns: Mapping[str, Turn] = field(default_factory=dict)
-    """The turns of periodic dimensions."""
+    """The periods of periodic dimensions."""
     origin: Mapping[str, int] = field(default_factory=dict)
     """First selected element, by dimension; all other indices are relative to it."""
     selection: Mapping[str, str] = field(default_factory=dict)
@@ -296,13 +296,13 @@ def cut_into_blocks(
 def _turns(
     dataset: Dataset, sizes: Mapping[str, int], overlap: Mapping[str, int], periodic: Sequence[str]
 ) -> dict[str, Turn]:
-    """Return the turn of each periodic dimension.
+    """Return the period of each periodic dimension.
 
     Raises
     ------
     InvalidInputError
         A dimension does not exist or has no overlap, its longitudes do not go around the whole
-        circle, or the overlap is more than one turn.
+        circle, or the overlap is more than one period.
     """
     found = {}
     for dim in periodic:
@@ -328,7 +328,7 @@ def _turns(
             turn = Turn(sizes[dim] - circle.is_repeated, period)
         if overlap[dim] > turn.elements:
             raise InvalidInputError(
-                f"overlap: {dim} is {overlap[dim]}, but one turn has {turn.elements} elements;"
+                f"overlap: {dim} is {overlap[dim]}, but one period has {turn.elements} elements;"
                 " use at most that number",
                 option="overlap",
                 dimension=dim,

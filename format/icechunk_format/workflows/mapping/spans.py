@@ -1,7 +1,7 @@
 """Finds the first and last time of variables, since xarray chooses their type for a whole group.
 
 xarray decodes a variable to ``datetime64`` if all of its times are in the range of that type, and
-to objects of cftime otherwise. A block knows only its own times.
+to objects of cftime otherwise. A block contains only its own times.
 """
 
 from __future__ import annotations

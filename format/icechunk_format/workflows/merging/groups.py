@@ -5,7 +5,7 @@ Long because its parts share the two sides of one group.
 The changes of the source are treated as a write that was planned on the common snapshot and is
 planned again on the target: labels of both sides are joined, chunks and manifests are reused if
 possible, and other chunks are merged cell by cell, one at a time (see
-``dataset.writing.replanning``). Cells that both sides set to the same value do not conflict.
+``tables.writing.replanning``). Cells that both sides set to the same value do not conflict.
 """
 
 from __future__ import annotations

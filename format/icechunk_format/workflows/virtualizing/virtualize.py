@@ -111,7 +111,7 @@ def virtualize_files(
         Other writers changed the same arrays meanwhile with ``on_conflict="fail"``, or in every
         attempt; nothing was committed.
     CommitOutcomeUnknownError
-        The commit may have landed.
+        The commit may have succeeded.
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """

@@ -280,7 +280,7 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
     """Return the failure for an exception of obstore.
 
     The class of the exception is checked first. Others have only a message, which may contain the
-    HTTP status and error code; without both, the failure is ``BROKEN``: a write may have landed.
+    HTTP status and error code; without both, the failure is ``BROKEN``, and a write may be stored.
     """
     text = str(error)
     if isinstance(error, obstore.exceptions.NotSupportedError):
