@@ -37,7 +37,7 @@ MOST_LINES = {
     "drafts": 1_400,
     "grid": 1_500,
     "maintenance": 5_800,
-    "options": 2_400,
+    "options": 2_500,
     "repository": 10_800,
     "encoding": 9_600,
     "storage": 4_600,
