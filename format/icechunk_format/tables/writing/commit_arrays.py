@@ -12,7 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +38,6 @@ from icechunk_format.storage.location import Location
 from icechunk_format.tables.writing.chunks.containers import add_containers
 from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.tables.writing.prepare import branch_missing
-from icechunk_format.tables.writing.relabelling import LabelGuard
 from icechunk_format.tables.writing.result import (
     WriteResult,
     find_committed,
@@ -70,8 +69,9 @@ class ArraysCommit:
     receipts or are ``cleared``."""
     deleted: Sequence[str] = ()
     """Paths of arrays to delete; paths that do not exist are ignored."""
-    labels: LabelGuard | None = None
-    """Refuses other labels of arrays that the commit does not write; None allows them."""
+    check: Callable[[WriteSession, Snapshot], None] | None = None
+    """Called before the commit with the session and its base, and again with the newest snapshot
+    before a rebase; its exceptions end the commit."""
     message: str
     """The default message."""
 
@@ -82,8 +82,8 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     Raises
     ------
     InvalidInputError
-        Two tasks wrote one chunk, a receipt belongs to another commit, arrays of a group would
-        have different lengths, or arrays that are not written would have other labels.
+        Two tasks wrote one chunk, a receipt belongs to another commit, or arrays of a group would
+        have different lengths.
     AlreadyExistsError
         A group is at the path of an array, or another writer created the repository.
     ConflictError
@@ -119,16 +119,15 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     if not session.has_changes:
         return WriteResult.skipped(options, base, "nothing changed")
     session.check_lengths()
-    guard = change.labels
-    if guard is not None:
-        guard.check(session, repository.snapshot(base))
+    check = change.check
+    if check is not None:
+        check(session, repository.snapshot(base))
     message = options.message or change.message
     commit = session.commit(
         message,
         metadata=txn_metadata(options),
         on_conflict=options.on_conflict,
-        # Arrays that other writers added meanwhile.
-        when_moved=None if guard is None else lambda tip, _: guard.check(session, tip),
+        when_moved=None if check is None else lambda tip, _: check(session, tip),
     )
     return committed(commit, message, manifests, receipts)
 
