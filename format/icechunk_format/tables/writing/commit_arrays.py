@@ -72,6 +72,8 @@ class ArraysCommit:
     check: Callable[[WriteSession, Snapshot], None] | None = None
     """Called before the commit with the session and its base, and again with the newest snapshot
     before a rebase; its exceptions end the commit."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata of the commit, besides those of the options."""
     message: str
     """The default message."""
 
@@ -125,7 +127,7 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     message = options.message or change.message
     commit = session.commit(
         message,
-        metadata=txn_metadata(options),
+        metadata={**txn_metadata(options), **change.metadata},
         on_conflict=options.on_conflict,
         when_moved=None if check is None else lambda tip, _: check(session, tip),
     )
