@@ -118,7 +118,8 @@ def map_blocks(
         With ``follow``, a string that identifies the function; all blocks are computed if it
         differs from that of the last run.
     mode
-        ``overwrite`` replaces arrays with the same names.
+        ``overwrite`` replaces arrays with the same names. Labels of arrays that the run does not
+        replace must stay the same.
     chunks
         Elements of a chunk by dimension, which must divide the blocks; -1 is the block. By default
         one chunk for each block.

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from helpers.mirroring.grid import Grid
+from helpers.mirroring.grid import DIMS, Grid
 from helpers.raised import raises
 
 from icechunk_format.errors import (
@@ -21,6 +21,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import Location
+from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.mirroring import DeltaTarget, find_files, freshness
 from icechunk_format.workflows.rechunking import RechunkRequest, one_process, rechunk_arrays
@@ -169,6 +170,50 @@ def test_deleted_labels_rewrite_the_files_from_the_first_of_them_on(grid):
     assert done.full_copy is None
     # The first file, with times 0 and 1, stays.
     assert counts(done) == (2, 2, 24)
+    grid.assert_copied()
+
+
+def insert(grid, dim, labels):
+    """Write rows with new labels of a dimension, which the commit puts in order."""
+    values = {name: grid.values[name] for name in DIMS} | {dim: np.array(labels)}
+    time, y = (one.reshape(-1) for one in np.meshgrid(values["time"], values["y"], indexing="ij"))
+    hours = time.astype("timedelta64[h]") + np.datetime64("2024-01-01")
+    cells = np.random.default_rng(5).random((2, len(time)), dtype="f4")
+    columns = dict(zip(("t2m", "wind"), cells, strict=True))
+    rows = pa.table({"time": hours.astype("datetime64[us]"), "y": y, **columns})
+    write_table(grid.place, rows, WriteOptions(mode="append"))
+    axis = DIMS.index(dim)
+    joined = np.append(grid.values[dim], labels)
+    order = np.argsort(joined)
+    shape = tuple(len(values[name]) for name in DIMS)
+    for name, new in columns.items():
+        both = np.append(grid.values[name], new.reshape(shape), axis)
+        grid.values[name] = both.take(order, axis)
+    grid.values[dim] = joined[order]
+
+
+@pytest.mark.parametrize(
+    ("dim", "labels", "expected"),
+    [
+        # The file of times 0 to 3 stays; the last file, and one that did not exist, have the rest.
+        pytest.param("time", [5, 6], (2, 1, 32), id="whole chunks in the middle"),
+        pytest.param("time", [5], (2, 1, 24), id="a part of a chunk in the middle"),
+        pytest.param("time", [4, 9], (2, 1, 32), id="in the middle and at the end"),
+        pytest.param("time", [9, 10], (1, 0, 16), id="at the end"),
+        pytest.param("time", [-1], (4, 3, 56), id="at the beginning"),
+        # Each file has all positions of y.
+        pytest.param("y", [45], (6, 3, 54), id="along a dimension that is not cut"),
+    ],
+)
+def test_inserted_labels_rewrite_the_files_from_the_first_of_them_on(grid, dim, labels, expected):
+    with grid.edited("a gap") as session:
+        grid.values["time"][4:] = 7, 8
+        grid.store(session, "time")
+    grid.mirror(rowsPerPartition=ROWS)
+    insert(grid, dim, labels)
+    done = grid.mirror()
+    assert done.full_copy is None
+    assert counts(done) == expected
     grid.assert_copied()
 
 

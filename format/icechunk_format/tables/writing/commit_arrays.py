@@ -12,7 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,6 +69,11 @@ class ArraysCommit:
     receipts or are ``cleared``."""
     deleted: Sequence[str] = ()
     """Paths of arrays to delete; paths that do not exist are ignored."""
+    check: Callable[[WriteSession, Snapshot], None] | None = None
+    """Called before the commit with the session and its base, and again with the newest snapshot
+    before a rebase; its exceptions end the commit."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Metadata of the commit, besides those of the options."""
     message: str
     """The default message."""
 
@@ -116,9 +121,15 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     if not session.has_changes:
         return WriteResult.skipped(options, base, "nothing changed")
     session.check_lengths()
+    check = change.check
+    if check is not None:
+        check(session, repository.snapshot(base))
     message = options.message or change.message
     commit = session.commit(
-        message, metadata=txn_metadata(options), on_conflict=options.on_conflict
+        message,
+        metadata={**txn_metadata(options), **change.metadata},
+        on_conflict=options.on_conflict,
+        when_moved=None if check is None else lambda tip, _: check(session, tip),
     )
     return committed(commit, message, manifests, receipts)
 

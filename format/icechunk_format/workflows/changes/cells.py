@@ -7,13 +7,14 @@ Rules of this file
 ------------------
 1. Whole chunks count as changed. Labels are compared by value, since an append rewrites the chunk
    of all labels.
-2. Variables are identified by node id: all cells of a new array at the same path differ.
+2. Variables are identified by node id: all cells of a new array at the same path differ, unless
+   rechunking alone has replaced it.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from icechunk_format.workflows.changes.changed_boxes import (
     in_table,
     why_another_array,
 )
+from icechunk_format.workflows.changes.rechunked import rechunked_arrays
 from icechunk_format.workflows.changes.steps import TouchedNodes, touched_nodes
 
 if TYPE_CHECKING:
@@ -106,11 +108,16 @@ def _has_same_labels(
     )
 
 
-def changed_cells(side: SnapshotTable, other: SnapshotTable, touched: TouchedNodes) -> Boxes:
+def changed_cells(
+    side: SnapshotTable,
+    other: SnapshotTable,
+    touched: TouchedNodes,
+    same: Collection[str] = (),
+) -> Boxes:
     """Return the boxes of a table in which values may differ from the other snapshot.
 
     `axis_changes` finds positions that only one side selects, or selects with another label. Boxes
-    may overlap.
+    may overlap. `same` are paths of arrays with the same values in both snapshots.
     """
     table, variables = side.table, side.variables()
     sizes, others = np.array(table.sizes, dtype=np.int64), other.variables()
@@ -118,13 +125,17 @@ def changed_cells(side: SnapshotTable, other: SnapshotTable, touched: TouchedNod
     for column in side.columns().values():
         if column.path is not None and column.role != "dimension":
             variable = variables[column.path]
-            is_other = why_values_differ(column, side, other) is not None
+            is_other = why_values_differ(column, side, other, same) is not None
+            if column.path in same and not is_other:
+                continue
             boxes = changed_boxes(variable, None if is_other else others.get(column.path), touched)
             found.append(in_table(boxes, variable.dims, table.dims, sizes))
     return np.concatenate(found)
 
 
-def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable) -> str | None:
+def why_values_differ(
+    column: Column, side: SnapshotTable, other: SnapshotTable, same: Collection[str] = ()
+) -> str | None:
     """Return a reason why all values of a column may differ; None if the logs show the changes."""
     former = other.columns().get(column.source)
     if former is None:
@@ -132,7 +143,7 @@ def why_values_differ(column: Column, side: SnapshotTable, other: SnapshotTable)
     if not _decodes_alike(former, column):
         return f"the values of {column.name} are decoded in another way"
     # Labels of dimensions are compared one by one, also those of an array that was replaced.
-    if column.path is None or column.role == "dimension":
+    if column.path is None or column.role == "dimension" or column.path in same:
         return None
     return why_another_array(side.variables()[column.path], other.variables().get(column.path))
 
@@ -157,17 +168,21 @@ def cell_changes(
     logs: Sequence[SnapshotId],
     older: SnapshotTable,
     newer: SnapshotTable,
+    *,
+    only_stored: bool = False,
 ) -> Boxes | str:
     """Return boxes of the cells that differ between two snapshots, or a reason why all may differ.
 
-    Boxes may overlap, and extend beyond the table.
+    Boxes may overlap, and extend beyond the table. With `only_stored`, cells differ as well if only
+    one snapshot stores their chunk.
     """
-    reason = _why_all_differ(older, newer)
-    if reason is not None:
-        return reason
     variables = newer.variables()
     copied = [column.path for column in newer.columns().values() if column.path is not None]
     try:
+        same = frozenset() if only_stored else same_values(repository, logs, older, newer)
+        reason = _why_all_differ(older, newer, same)
+        if reason is not None:
+            return reason
         touched = touched_nodes(repository, logs, {variables[path].node.id for path in copied})
     except NotFoundError as error:
         return error.message
@@ -178,12 +193,29 @@ def cell_changes(
     boxes = (
         slabs([axis.fresh for axis in axes], newer.table.sizes),
         slabs([axis.moved for axis in axes], older.table.sizes),
-        changed_cells(newer, older, touched),
+        changed_cells(newer, older, touched, same),
     )
     return np.concatenate(boxes)
 
 
-def _why_all_differ(older: SnapshotTable, newer: SnapshotTable) -> str | None:
+def same_values(
+    repository: RepositoryReader,
+    logs: Sequence[SnapshotId],
+    older: SnapshotTable,
+    newer: SnapshotTable,
+) -> frozenset[str]:
+    """Return the paths of arrays of the newer table that rechunking alone has replaced."""
+    paths = {column.path for column in newer.columns().values() if column.role != "dimension"}
+    was, now = (
+        {path: variable for path, variable in side.variables().items() if path in paths}
+        for side in (older, newer)
+    )
+    return rechunked_arrays(repository, logs, was, now)
+
+
+def _why_all_differ(
+    older: SnapshotTable, newer: SnapshotTable, same: Collection[str]
+) -> str | None:
     if older.table.dims != newer.table.dims:
         was, now = (", ".join(side.table.dims) for side in (older, newer))
         return f"the dimensions were ({was}) and are ({now})"
@@ -192,7 +224,7 @@ def _why_all_differ(older: SnapshotTable, newer: SnapshotTable) -> str | None:
         return f"the columns were {was} and are {now}"
     if older.columns().keys() != newer.columns().keys() or _condition(older) != _condition(newer):
         return "the condition on values has another meaning"
-    reasons = (why_values_differ(column, newer, older) for column in newer.columns().values())
+    reasons = (why_values_differ(column, newer, older, same) for column in newer.columns().values())
     return next((reason for reason in reasons if reason is not None), None)
 
 

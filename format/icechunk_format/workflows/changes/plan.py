@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,7 +60,12 @@ from icechunk_format.workflows.changes.axis_changes import (
     slabs,
     whole_box,
 )
-from icechunk_format.workflows.changes.cells import SnapshotTable, axis_changes, changed_cells
+from icechunk_format.workflows.changes.cells import (
+    SnapshotTable,
+    axis_changes,
+    changed_cells,
+    same_values,
+)
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, clipped_chunks, in_chunks
 from icechunk_format.workflows.changes.run import Change, ChangeScan, ChangeTask
 from icechunk_format.workflows.changes.steps import Step, TouchedNodes, touched_nodes
@@ -253,6 +258,9 @@ class _Planner:
     ) -> Iterator[ChangeTask]:
         touched = self._touched(step, (older, newer))
         axes = axis_changes(older, newer, touched)
+        same: Collection[str] = ()
+        if not self._request.only_stored:
+            same = same_values(self._request.repository, step.logs, older, newer)
         gone = []
         for dim, axis in zip(newer.table.dims, axes, strict=True):
             if axis.gone is None:
@@ -278,7 +286,7 @@ class _Planner:
                 chosen = Selection(dims=kept)
                 yield from self._tasks(step, "deleted", older, chosen, shared, check=newer)
         fresh = slabs([axis.fresh for axis in axes], newer.table.sizes)
-        written = np.concatenate([fresh, changed_cells(newer, older, touched)])
+        written = np.concatenate([fresh, changed_cells(newer, older, touched, same)])
         yield from self._tasks(step, "written", newer, newer.chosen, {"": written})
 
     # -- chunks and references --------------------------------------------------------------

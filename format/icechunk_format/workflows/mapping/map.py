@@ -60,6 +60,7 @@ from icechunk_format.workflows.mapping.tasks import (
     explain,
     map_blocks,
 )
+from icechunk_format.workflows.relabelling import LabelGuard
 from icechunk_format.workflows.running import Run
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
@@ -250,6 +251,11 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         groups={str(group): attributes},
         cleared=joined_chunks(one.cleared for one in done),
         deleted=plan.deleted,
+        check=None
+        if base is None
+        else LabelGuard(
+            destination=destination, group=group, paths={*result.arrays, *plan.deleted}
+        ).check,
         message=f"Map blocks to {names}"
         if len(plan.numbers) == len(grid)
         else f"Update {names}: {len(plan.numbers)} of {len(grid)} blocks",

@@ -13,6 +13,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _BYTES_PER_FILE: Final = 128 * 2**20
 # size may give more files.
 _MAX_DEFAULT_FILES: Final = 50_000
 _MAX_FILES: Final = 1_000_000
+# If chunks change, groups may become larger than before, or than one chunk.
+_LARGEST_GROWTH: Final = 4
 _NAME: Final = re.compile(r"cells-(all|\d+_\d+(?:-\d+_\d+)*)-[0-9a-f]{16}\.parquet")
 
 
@@ -95,6 +98,29 @@ def chunks_per_file(
         if fitting:
             break
     return tuple(steps)
+
+
+def groups_of_files(
+    former: Sequence[ChunkAxis], axes: Sequence[ChunkAxis], steps: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return the chunks of a group after rechunking, so that each older group is in one group.
+
+    Returns None if there is no such number, or groups would be much larger than before.
+    """
+    found: list[int] = []
+    cells, least, chunk = 1.0, 1.0, 1.0
+    for was, now, step in zip(former, axes, steps, strict=True):
+        if was.edges is not None or now.edges is not None:
+            if type(was) is not type(now):
+                return None
+            found.append(step)
+            continue
+        size = math.lcm(was.step * step, now.step) if was.step != now.step else was.step * step
+        found.append(size // now.step)
+        cells *= min(size, now.size)
+        least *= min(was.step * step, now.size)
+        chunk *= min(now.step, now.size)
+    return tuple(found) if cells <= _LARGEST_GROWTH * max(least, chunk) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

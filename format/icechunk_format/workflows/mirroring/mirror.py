@@ -31,6 +31,7 @@ from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.groups.chunk_edges import cut_axes, leading_variable
 from icechunk_format.options.location import location_of
@@ -50,6 +51,7 @@ from icechunk_format.workflows.mirroring.boxes import (
     FileGroups,
     boxes_in_names,
     chunks_per_file,
+    groups_of_files,
     touched,
     value_bytes,
 )
@@ -305,10 +307,14 @@ def plan_mirror(
     lead = next((v for v in variables if known is not None and v.path == known.lead), None)
     boxes = None if state is None else boxes_in_names(state.names, len(table.dims))
     changed: Boxes | str = full_copy or ""
+    steps: tuple[int, ...] | None = None
     if known is not None and full_copy is None:
-        changed = _changed(request, repository, known, selection, snapshots, new)
+        changed, former = _changed(request, repository, known, selection, snapshots, new)
         if not isinstance(changed, str) and (boxes is None or lead is None):
             changed = "the table has files that no run wrote"
+        elif not isinstance(changed, str):
+            steps = groups_of_files(former, cut_axes(table, variables, lead), known.steps)
+            changed = "other chunks do not fit the files of the copy" if steps is None else changed
     if isinstance(changed, str):
         lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
     axes = tuple(cut_axes(table.sizes_by_dim, variables, lead))
@@ -319,10 +325,10 @@ def plan_mirror(
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
         groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
     else:
-        assert known is not None
         assert state is not None
         assert boxes is not None
-        groups = FileGroups(axes=axes, steps=known.steps, selections=tuple(new.selections()))
+        assert steps is not None
+        groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
         stays = groups.fit(boxes) & ~touched(boxes, changed)
         kept = boxes[stays]
         files = zip(state.names, state.sizes, strict=True)
@@ -369,13 +375,22 @@ def _changed(
     selection: Selection,
     snapshots: Sequence[SnapshotInfo],
     new: Source,
-) -> Boxes | str:
-    """Return boxes of the cells that changed since a copy, or a reason why all may have."""
+) -> tuple[Boxes | str, list[ChunkAxis]]:
+    """Return boxes of the cells that changed since a copy, and the edges of its chunks.
+
+    Instead of boxes, a reason why all cells may have changed.
+    """
     try:
         old = _open(request, repository, SnapshotId.parse(known.snapshot_id), selection)
     except NotFoundError as error:
-        return f"the older snapshot is incomplete: {error.message}"
-    return cell_changes(repository, logs_of(snapshots), old, new)
+        return f"the older snapshot is incomplete: {error.message}", []
+    skips = new.plan.context.skip_missing
+    found = cell_changes(repository, logs_of(snapshots), old, new, only_stored=skips)
+    if isinstance(found, str):
+        return found, []
+    by_path = old.variables()
+    variables = [by_path[path] for path in old.table.arrays]
+    return found, cut_axes(old.table, variables, by_path.get(known.lead or ""))
 
 
 def _result(

@@ -11,6 +11,7 @@ from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.groups.variable import Variable
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.build import sharding_json
+from icechunk_format.zarr.codecs.bytes import BYTE_CODECS
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
 Sizes = Mapping[str, int] | Literal["auto"]
@@ -18,6 +19,7 @@ Sizes = Mapping[str, int] | Literal["auto"]
 _AUTO_BYTES: Final = 100_000_000
 _AUTO_INNER_BYTES: Final = 1_000_000
 _SHARDING: Final = "sharding_indexed"
+_LOSSLESS: Final = frozenset({"bytes", "transpose", "vlen-utf8", "vlen-bytes"})
 
 
 def rechunked_document(
@@ -61,6 +63,18 @@ def rechunked_document(
             variable=variable.name,
         )
     return made
+
+
+def is_lossless(codecs: Sequence[Any]) -> bool:
+    """Return True if codecs of a document are known to store each value exactly."""
+    for entry in codecs:
+        name = entry.get("name") if isinstance(entry, dict) else entry
+        if name == _SHARDING:
+            if not is_lossless(entry["configuration"]["codecs"]):
+                return False
+        elif name not in _LOSSLESS and name not in BYTE_CODECS:
+            return False
+    return True
 
 
 def _inner_shape(variable: Variable) -> tuple[int, ...]:

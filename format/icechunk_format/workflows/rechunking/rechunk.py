@@ -43,8 +43,13 @@ from icechunk_format.tables.writing.commit_arrays import (
 from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt, path_in
 from icechunk_format.tables.writing.prepare import open_destination
 from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.workflows.changes.rechunked import SAME_VALUES, mark
 from icechunk_format.workflows.rechunking.beside import is_append
-from icechunk_format.workflows.rechunking.documents import Sizes, rechunked_document
+from icechunk_format.workflows.rechunking.documents import (
+    Sizes,
+    is_lossless,
+    rechunked_document,
+)
 from icechunk_format.workflows.rechunking.plan import ArrayPlan, plan_array
 from icechunk_format.workflows.rechunking.run import Rechunking, copy_group
 from icechunk_format.workflows.rectangle import Ranges, common_sizes, selected_ranges
@@ -213,11 +218,16 @@ def _rechunk_once(
         source=dataset.source, destination=destination, arrays=plans, memory=request.memory
     )
     attributes = with_own_attributes(base, group, dataset.attributes, plans)
+    is_exact = all(is_lossless(plan.target.metadata.raw["codecs"]) for plan in plans.values())
+    keeps_values = replaces and snapshot_id == destination.base and is_exact
     change = ArraysCommit(
         destination=destination,
         options=request.options,
         arrays=[plan.target for plan in plans.values()],
         groups={str(group): None if replaces else attributes},
+        metadata={SAME_VALUES: mark(plan.target.node_id for plan in plans.values())}
+        if keeps_values
+        else {},
         message=f"Rechunk {', '.join(plan.target.name for plan in plans.values())}",
     )
     receipts = run(work)
