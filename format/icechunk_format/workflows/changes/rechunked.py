@@ -22,8 +22,8 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.workflows.changes.steps import read_logs
 
 if TYPE_CHECKING:
+    from icechunk_format.groups.variable import Variable
     from icechunk_format.repository import RepositoryReader
-    from icechunk_format.tables.table.variable import Variable
 
 #: Key of the metadata of a commit that replaced arrays by others with the same values, and did
 #: nothing else. The value is the ``mark`` of the new arrays, so it has no meaning on other commits.
