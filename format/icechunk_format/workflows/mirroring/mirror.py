@@ -313,7 +313,9 @@ def plan_mirror(
         if not isinstance(changed, str) and (boxes is None or lead is None):
             changed = "the table has files that no run wrote"
         elif not isinstance(changed, str):
-            steps = groups_of_files(former, cut_axes(table, variables, lead), known.steps)
+            steps = groups_of_files(
+                former, cut_axes(table.sizes_by_dim, variables, lead), known.steps
+            )
             changed = "other chunks do not fit the files of the copy" if steps is None else changed
     if isinstance(changed, str):
         lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
@@ -390,7 +392,7 @@ def _changed(
         return found, []
     by_path = old.variables()
     variables = [by_path[path] for path in old.table.arrays]
-    return found, cut_axes(old.table, variables, by_path.get(known.lead or ""))
+    return found, cut_axes(old.table.sizes_by_dim, variables, by_path.get(known.lead or ""))
 
 
 def _result(
