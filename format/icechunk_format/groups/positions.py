@@ -65,7 +65,9 @@ class DimSelection:
     @classmethod
     def of_indices(cls, size: int, indices: NDArray[Any]) -> Self:
         """Select positions within the dimension, given in any order, with or without repeats."""
-        positions = np.unique(np.asarray(indices, dtype=np.int64))
+        positions = np.asarray(indices, dtype=np.int64)
+        if not (positions[1:] > positions[:-1]).all():
+            positions = np.unique(positions)
         return cls._of_sorted(size, positions)
 
     @classmethod
@@ -115,6 +117,10 @@ class DimSelection:
         if self.indices is not None:
             return self.indices
         return np.arange(self.start, self.stop, dtype=np.int64)
+
+    def at(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return selected positions by their number, in the order of ``numbers``."""
+        return self.start + numbers if self.indices is None else self.indices[numbers]
 
     def runs(self) -> NDArray[np.int64]:
         """Return the runs of selected positions without a gap, ``int64 (k, 2)``."""

@@ -168,6 +168,14 @@ def _cut(low: Sequence[int], high: Sequence[int], axis: int, cost: int) -> Itera
         yield first, last
 
 
+def _kept_in(back: IndexMap, size: int, start: int, stop: int) -> DimSelection:
+    """Return the old positions of a range of new ones."""
+    first, last = back.of(np.array([start, stop - 1])).tolist()
+    if last - first == stop - 1 - start:
+        return DimSelection.span(size, first, last + 1)
+    return DimSelection.of_indices(size, back.of(np.arange(start, stop)))
+
+
 def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
     """Move or write the chunks of a box; stored chunks that become empty are to be deleted."""
     path, axis, (low, high) = task
@@ -192,7 +200,7 @@ def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
         box[axis] = chunk, chunk + 1
         bounds = [each.start_of(at) for each, at in zip(grid.axes, box, strict=True)]
         chosen = [
-            DimSelection.of_indices(size, back.of(np.arange(*at)))
+            _kept_in(back, size, *at.tolist())
             if number in array.axes
             else DimSelection.span(size, *at.tolist())
             for number, (size, at) in enumerate(zip(variable.shape, bounds, strict=True))

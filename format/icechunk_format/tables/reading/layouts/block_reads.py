@@ -285,6 +285,19 @@ class TaskLabels:
             found[dim] = (name, values.slice(first, block[dim].count))
         return found
 
+    def take(self, block: Block, dim: int, numbers: NDArray[np.int64]) -> pa.Array:
+        """Return labels of a block by their numbers along a dimension."""
+        _, chosen, values = self._labels[dim]
+        if values is None:
+            return pa.array(block[dim].at(numbers))
+        [first] = chosen.rank(np.array([block[dim].start])).tolist()
+        return values.take(pa.array(first + numbers))
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of the dimensions, by number."""
+        return {dim: name for dim, (name, _, _) in self._labels.items()}
+
     def rows(
         self,
         block: Block,

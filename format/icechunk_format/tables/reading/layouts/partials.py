@@ -134,14 +134,13 @@ def _rows(
     cells = segments.cells.reshape(-1)
     # A large batch is cut, since Spark holds whole batches in memory.
     chosen = np.flatnonzero(cells)
-    labels = dict(reduction.labels.of_block(segments.whole).values())
     table = context.scan.table
     for first in range(0, len(chosen), BATCH_ROWS):
         rows = chosen[first : first + BATCH_ROWS]
         along = np.unravel_index(rows, segments.shape) if segments.shape else ()
         arrays = [
-            labels[column.source].take(pa.array(along[table.dims.index(column.source)]))
-            for column in table.columns
+            reduction.labels.take(segments.whole, dim, along[dim])
+            for dim in (table.dims.index(column.source) for column in table.columns)
         ]
         arrays.append(pa.array(cells[rows]))
         for number, measure in enumerate(context.measures):

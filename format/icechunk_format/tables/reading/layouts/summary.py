@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.tables.reading.layouts.batches import join_thin
+from icechunk_format.tables.reading.layouts.block_reads import TaskLabels
 from icechunk_format.tables.reading.layouts.segments import Measure, Reduction, Segments
 from icechunk_format.tables.reading.layouts.statistics import Statistic
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
@@ -75,8 +76,8 @@ class _SummaryRun:
 
     def _rows(self, segments: Segments) -> pa.RecordBatch:
         ends = {
-            name: _ends(segments, dim, labels)
-            for dim, (name, labels) in self._reduction.labels.of_block(segments.whole).items()
+            name: _ends(segments, dim, self._reduction.labels)
+            for dim, name in self._reduction.labels.names.items()
         }
         columns = [self._column(column, segments, ends) for column in self._context.table.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._context.arrow_schema)
@@ -106,9 +107,10 @@ class _SummaryRun:
         return pa.array(values, type=column.arrow_type, mask=~some)
 
 
-def _ends(segments: Segments, dim: int, labels: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _ends(segments: Segments, dim: int, labels: TaskLabels) -> tuple[pa.Array, pa.Array]:
     """Return the first and the last label of each segment along a dimension."""
     spread = segments.spread(dim)
     firsts = segments.starts[dim]
     lasts = firsts + segments.lengths[dim] - 1
-    return labels.take(pa.array(firsts[spread])), labels.take(pa.array(lasts[spread]))
+    first, last = (labels.take(segments.whole, dim, ends) for ends in (firsts, lasts))
+    return first.take(pa.array(spread)), last.take(pa.array(spread))
