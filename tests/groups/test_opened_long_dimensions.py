@@ -138,6 +138,16 @@ def test_positions_are_selected_as_labels_of_the_same_values(dataset_of, size):
         ]
 
 
+def test_a_summary_makes_only_the_ends_of_blocks(dataset_of, longest):
+    size = 2**20
+    dataset = dataset_of(size, size)
+    plan = dataset.plan(dataset.table("summary"))
+    [batch] = [batch for task in plan.tasks for batch in run_scan(plan.context, task)]
+    [row] = batch.to_pylist()
+    assert (row["x_first"], row["x_last"], row["v_count"]) == (0, size - 1, size)
+    assert max(longest) < 1000
+
+
 def test_a_chunk_that_cannot_be_decoded_is_refused(dataset_of):
     dataset = dataset_of(2**40, 2**40)
     plan = dataset.plan(dataset.table("cells"))

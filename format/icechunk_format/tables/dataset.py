@@ -260,7 +260,7 @@ class Dataset:
 
         Labels of all dimensions are read concurrently: each takes two or three round trips.
         """
-        sizes = dict(zip(table.dims, table.sizes, strict=True))
+        sizes = table.sizes_by_dim
 
         def describe(column: Column) -> Column:
             if column.role != "dimension":
@@ -395,7 +395,7 @@ class Dataset:
         >>> dataset.choose(table, sel="latitude=35:45", isel="time=0:24")
         """
         chosen = select(
-            dims=dict(zip(table.dims, table.sizes, strict=True)),
+            dims=table.sizes_by_dim,
             columns={column.name: column.arrow_type for column in table.value_columns},
             coordinate=lambda dim: self.coordinate(table, dim),
             **selecting,

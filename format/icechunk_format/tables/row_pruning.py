@@ -51,7 +51,7 @@ _LISTS: Final[Mapping[Layout, tuple[str, ...]]] = {
     "chunks": ("chunk", "start", "shape"),
     "refs": ("chunk",),
 }
-# Chunks along an axis for which conditions are evaluated.
+# Chunks along an axis, and selected positions, for which conditions are evaluated.
 _MOST_POSITIONS: Final = 10_000_000
 
 
@@ -78,7 +78,7 @@ def prune_rows(
             rest.append(sql)
             continue
         if planned.never:
-            nothing = {name: DimSelection.empty(size) for name, size in _sizes(table).items()}
+            nothing = {name: DimSelection.empty(size) for name, size in table.sizes_by_dim.items()}
             chunks: dict[str, tuple[DimSelection, ...]] | None = {} if lists else None
             return Pruned(selection=replace(base, dims=nothing, chunks=chunks), used=(sql,))
         if planned.dimension_conditions:
@@ -134,10 +134,6 @@ def blocks_of_tasks(
             )
             for part in task.parts
         )
-
-
-def _sizes(table: Table) -> dict[str, int]:
-    return dict(zip(table.dims, table.sizes, strict=True))
 
 
 def _variables(dataset: Dataset, table: Table) -> list[Variable]:
@@ -230,6 +226,9 @@ def _blocks(
     for name, conditions in chosen.items():
         column = table.column(name)
         dim, selection = column.source, before[column.source]
+        if selection.count > _MOST_POSITIONS:
+            is_exact = False
+            continue
         starts, positions = _blocks_along(axes[dim], selection)
         ends = np.append(starts[1:], len(positions))
         at = positions[starts] if column.statistic == "first" else positions[ends - 1]

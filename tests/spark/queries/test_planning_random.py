@@ -188,6 +188,7 @@ def test_random_queries(spark: SparkSession, sources: list[Source], answers: lis
 
 
 @pytest.mark.nightly
-def test_random_queries_all_night(spark: SparkSession, sources: list[Source]):
+def test_random_queries_all_night(spark: SparkSession, sources: list[Source], answers: list[str]):
     number = int(os.environ.get("QUERIES", BY_NIGHT))
     compare(spark, sources, int(os.environ.get("QUERIES_SEED", random.randrange(10**6))), number)
+    assert answers.count("read") > number / 2

@@ -124,7 +124,10 @@ def test_labels_of_texts(tmp_path):
     mapped(source, only, to)
     mapped(source, extra, to, mode="overwrite")
     mapped(source, only, to, mode="overwrite")
-    function = lambda ds: only(ds).assign_coords(y=[*ds["y"].values[:-1], "g"])  # noqa: E731
+
+    def function(ds):
+        return only(ds).assign_coords(y=[*ds["y"].values[:-1], "g"])
+
     refused(to, "/y", lambda: mapped(source, function, to, mode="overwrite"))
 
 
@@ -169,7 +172,10 @@ def test_labels_that_a_run_deletes_stay_below_other_arrays(source, tmp_path):
     session = repository.writable_session()
     session.move("/beside/extra", "/extra")
     session.commit("moved")
-    function = lambda ds: only(ds).drop_vars("y")  # noqa: E731
+
+    def function(ds):
+        return only(ds).drop_vars("y")
+
     refused(
         to,
         "/y",

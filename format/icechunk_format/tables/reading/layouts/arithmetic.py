@@ -1,8 +1,8 @@
 """Computes numbers from the values of one column and constants, as a JVM does.
 
 Additions, subtractions, multiplications and divisions of FLOAT and DOUBLE are those of IEEE 754 in
-NumPy and in a JVM, so results are equal to the last bit. Integers are converted first, since theirs
-may overflow.
+NumPy and in a JVM, so results are equal to the last bit. Integers are converted first, since
+their operations may overflow.
 """
 
 from __future__ import annotations
