@@ -186,7 +186,9 @@ class Drawing:
         # Aggregates of views of cells are the ones that tasks reduce.
         first = self.sources[:5] if shape in (_totals, _groups) else self.sources
         sources = self.draw.choice((first, self.sources))
-        return shape(self, self.draw.choice(sources)), shape in _EXACT
+        text = shape(self, self.draw.choice(sources))
+        # The extreme of a block with both zeros is that of the part that a task reads first.
+        return text, shape in _EXACT and "summary" not in text
 
     def condition(self, source: Source, alias: str = "", depth: int = 2) -> str:
         """Return a condition on a source."""
