@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,6 +59,8 @@ def few_cells(monkeypatch):
 
 def load(spark: SparkSession, path: str, **options: str) -> DataFrame:
     frame = spark.read.format("icechunk").options(**options).load(path)
+    rows = spark.createDataFrame(frame.toArrow(), frame.schema)
+    rows.createOrReplaceTempView("rows_of_g")
     frame.createOrReplaceTempView("g")
     return frame
 
@@ -77,20 +81,23 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def of_rows(sql: str) -> str:
+    """Return the query of the rows in memory."""
+    return sql.replace("FROM g", "FROM rows_of_g AS g").replace("of_mode", "rows_of_mode")
+
+
 def compare(spark: SparkSession, sql: str) -> bool:
-    """Assert that a query has the same result without the rule; return whether tasks aggregate."""
+    """Assert that a query has the result of the same rows in memory; return if tasks aggregate."""
     found: list[Any] = []
     pushed = False
-    for setting in ("true", "false"):
-        spark.conf.set("icechunk.pushdown", setting)
+    for text in (sql, of_rows(sql)):
         try:
-            frame = spark.sql(sql)
+            frame = spark.sql(text)
             pushed = pushed or "aggregate=" in explained(frame)
             rows = sorted((tuple(row) for row in frame.collect()), key=key)
             found.append((frame.dtypes, rows))
         except Exception as error:
             found.append(str(error).split("\n")[0].split("]")[0])
-    spark.conf.set("icechunk.pushdown", "true")
     if isinstance(found[0], str) or isinstance(found[1], str):
         assert found[0] == found[1], sql
         return pushed
@@ -223,14 +230,18 @@ def test_strings_of_a_query_are_not_parsed_again(spark: SparkSession, grid: str,
     name = "spark.sql.parser.escapedStringLiterals"
     spark.conf.set(name, escaped)
     try:
-        for text in STRINGS:
-            named = F.when(is_north, F.lit(text)).otherwise(F.concat("order", F.lit(text)))
-            grouped = frame.groupBy(named.alias("g")).agg(
-                F.max("`snow ``depth```"), F.lit(text), F.count_if(F.col("kind") != F.lit(text))
-            )
-            assert reduced(spark, grouped), text
-            assert text in {row.g for row in grouped.collect()}
-            assert not reduced(spark, frame.where(F.col("kind") != F.lit(text)).select("time"))
+        named = [
+            F.when(is_north, F.lit(text)).otherwise(F.concat("order", F.lit(text))).alias(f"g{n}")
+            for n, text in enumerate(STRINGS)
+        ]
+        counts = [F.count_if(F.col("kind") != F.lit(text)) for text in STRINGS]
+        grouped = frame.groupBy(*named).agg(
+            F.max("`snow ``depth```"), *map(F.lit, STRINGS), *counts
+        )
+        assert reduced(spark, grouped)
+        assert STRINGS in {tuple(row)[: len(STRINGS)] for row in grouped.collect()}
+        others = [F.col("kind") != F.lit(text) for text in STRINGS]
+        assert not reduced(spark, frame.where(functools.reduce(operator.and_, others)))
     finally:
         spark.conf.unset(name)
 
@@ -276,7 +287,8 @@ def test_a_view_keeps_the_mode_of_its_creation(spark: SparkSession, grid: str, s
     load(spark, grid)
     for mode, later in (("true", "false"), ("false", "true")):
         spark.conf.set("spark.sql.ansi.enabled", mode)
-        spark.sql(f"CREATE OR REPLACE TEMP VIEW of_mode AS {sql}")
+        for text in (create := f"CREATE OR REPLACE TEMP VIEW of_mode AS {sql}", of_rows(create)):
+            spark.sql(text)
         frame = spark.sql(sql)
         spark.conf.set("spark.sql.ansi.enabled", later)
         assert not compare(spark, "SELECT * FROM of_mode")
