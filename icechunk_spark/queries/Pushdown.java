@@ -7,8 +7,8 @@
 //    Spark from 4.0: it uses only classes and methods that exist in all of them.
 // 2. The rule decides nothing: Python plans, or declines. The filters stay in the plan, so a read that
 //    returns more rows than requested is right.
-// 3. The rule raises nothing: after any Throwable, the plan is as before. A read that must be planned at
-//    each query then raises its own error.
+// 3. The rule raises nothing: after any Throwable, the plan is as before, but for reads of views, which
+//    are planned whole. A view that cannot be planned raises its own error.
 // 4. Columns are sent as `token` and position, never by name, because names may be words of SQL.
 // 5. One object serves all sessions of a JVM, which share nothing but this: settings come from SQLConf.
 package icechunk;
@@ -80,6 +80,22 @@ public class Pushdown extends Rule {
             return rewritten((LogicalPlan) plan, new Need());
         } catch (Throwable failure) {
             warn(failure);
+            return planned((LogicalPlan) plan);
+        }
+    }
+
+    // Plan only the reads of views, which fail otherwise, and pass nothing to them.
+    private LogicalPlan planned(LogicalPlan plan) {
+        try {
+            if (plan instanceof MapInArrow) {
+                Metadata read = readOf((MapInArrow) plan);
+                if (read != null) return pushed((MapInArrow) plan, read, new Need());
+            }
+            ListBuffer children = new ListBuffer();
+            Iterator each = plan.children().iterator();
+            while (each.hasNext()) children.addOne(planned((LogicalPlan) each.next()));
+            return (LogicalPlan) plan.withNewChildren(children.toSeq());
+        } catch (Throwable failure) {
             return plan;
         }
     }
@@ -176,7 +192,9 @@ public class Pushdown extends Rule {
     private static Need ofSide(Join join, LogicalPlan side, Need need) {
         Need found = new Need();
         boolean isLeft = side == join.left();
-        String type = join.joinType().sql();
+        // The one join that has no words in SQL: of an EXISTS or IN below an OR.
+        boolean isExistence = join.joinType() instanceof org.apache.spark.sql.catalyst.plans.ExistenceJoin;
+        String type = isExistence ? "LEFT EXISTENCE" : join.joinType().sql();
         for (int i = 0; i < need.keys.size(); i++) {
             Expression one = (Expression) need.keys.get(i);
             boolean isKept = type.equals("INNER") || type.equals("CROSS") || (isLeft && type.startsWith("LEFT "))

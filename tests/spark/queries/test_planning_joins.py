@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 from spark.queries.test_planning import explained, load, same_rows
 
+import icechunk_spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -69,6 +71,20 @@ def test_keys_are_a_condition_of_the_read(spark: SparkSession, sql: str):
 def test_joins_that_need_all_rows(spark: SparkSession, sql: str):
     assert " IN (" not in explained(spark.sql(sql)).split("MapInArrow")[1]
     same_rows(spark, lambda: spark.sql(sql))
+
+
+def test_subqueries_below_or(spark: SparkSession, cube: str):
+    icechunk_spark.view(spark, "fresh", cube)
+    for table in ("w", "fresh"):
+        sql = (
+            f"SELECT t2m FROM {table} o WHERE latitude < 15 AND (t2m > 275 OR EXISTS (SELECT 1 FROM"
+            f" {table} i WHERE i.t2m = o.t2m AND i.latitude > 0) OR latitude IN (SELECT latitude"
+            f" FROM {table} WHERE time < '2024-02-28'))"
+        )
+        shown = explained(spark.sql(sql))
+        for condition in ("`latitude` < 15.0D", "`latitude` > 0.0D", "`time` < "):
+            assert f"where='{condition}" in shown
+        assert same_rows(spark, lambda sql=sql: spark.sql(sql))
 
 
 def test_many_values_are_not_keys(spark: SparkSession, monkeypatch):
