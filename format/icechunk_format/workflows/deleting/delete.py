@@ -22,6 +22,10 @@ import numpy as np
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.groups.changing.commit_arrays import ArraysCommit, commit_arrays
+from icechunk_format.groups.changing.destination import open_destination
+from icechunk_format.groups.changing.result import WriteResult
+from icechunk_format.groups.changing.targets import Destination, joined_chunks
 from icechunk_format.groups.positions import DimSelection
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -41,10 +45,6 @@ from icechunk_format.tables.writing.cells.regions import (
     blanked,
     cell_tasks,
 )
-from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.tables.writing.part import Destination, joined_chunks
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import parent
 from icechunk_format.errors import IcechunkError
+from icechunk_format.groups.changing.targets import Destination
 from icechunk_format.groups.variable import Variable, arrays_in
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.changes.meaning import same_meaning
@@ -23,7 +24,6 @@ from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import VariableEncoder, missing_value
 from icechunk_format.tables.writing.columns.labels import in_order, index_labels
 from icechunk_format.tables.writing.dimensions import is_disordered
-from icechunk_format.tables.writing.part import Destination
 from icechunk_format.tables.writing.replanning.rivals import label_positions
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 

@@ -35,6 +35,13 @@ from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.changing.storing import TaskFiles
+from icechunk_format.groups.changing.targets import (
+    ArrayTarget,
+    Destination,
+    TaskReceipt,
+    joined_chunks,
+)
 from icechunk_format.groups.positions import DimSelection, runs_of
 from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.changes.touched_chunks import in_any
@@ -44,13 +51,7 @@ from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import missing_value
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-    Destination,
-    TaskReceipt,
-    joined_chunks,
-)
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.zarr.fill_values import is_all_fill
 
 _BOX_BYTES: Final = 64 * 2**20
@@ -283,7 +284,7 @@ def _mask(
 
 
 def clear_region(
-    arrays: Iterable[ArrayTarget],
+    arrays: Iterable[WriteTarget],
     destination: Destination,
     receipts: Sequence[TaskReceipt],
     run: Run,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.tables.writing.part import ArrayTarget
-from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.groups.changing.storing import ChunkValues
+from icechunk_format.groups.changing.targets import ArrayTarget
 from icechunk_format.workflows.virtualizing.references.manifests import (
     MovedBox,
     ReferencesTask,

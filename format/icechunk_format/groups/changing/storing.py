@@ -21,18 +21,15 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing.targets import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import timed
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.chain import ChunkCodecs
 from icechunk_format.zarr.fill_values import is_all_fill
 from icechunk_format.zarr.zarr_json import ArrayMetadata
-
-if TYPE_CHECKING:
-    from icechunk_format.repository.session import WriteSession
 
 if TYPE_CHECKING:
     from icechunk_format.repository.session import WriteSession

@@ -1,0 +1,1 @@
+"""Changes arrays of a group: stores chunks in tasks, and commits them with their documents."""
