@@ -238,7 +238,7 @@ def plan_of_866_gb() -> Row:
 def plan() -> dict[str, float | int]:
     """Plan the rechunking of an array of 866 GB from maps of a day to series."""
     from icechunk_format.encoding.ids import NodeId
-    from icechunk_format.groups.changing.targets import ArrayTarget
+    from icechunk_format.groups.changing import ArrayTarget
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
     from icechunk_format.workflows.rechunking.plan import plan_array

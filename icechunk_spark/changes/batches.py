@@ -31,12 +31,8 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
-from icechunk_format.groups.changing.result import (
-    TXN_QUERY,
-    WriteResult,
-    committed_before,
-    last_committed,
-)
+from icechunk_format.groups.changing import WriteResult
+from icechunk_format.groups.changing.result import TXN_QUERY, committed_before, last_committed
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest

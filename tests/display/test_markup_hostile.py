@@ -20,7 +20,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import NotFoundError
-from icechunk_format.groups.changing.result import WriteResult
+from icechunk_format.groups.changing import WriteResult
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.diff import Changes, Move
 from icechunk_format.repository.history.graph import GraphEntry

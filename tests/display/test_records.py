@@ -9,7 +9,7 @@ from helpers.pages import Page
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.groups.changing.result import WriteResult
+from icechunk_format.groups.changing import WriteResult
 from icechunk_format.maintenance import CollectResult, ExpireResult
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.storage.location import Location

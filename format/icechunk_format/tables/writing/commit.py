@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.groups.changing.commit_arrays import (
+from icechunk_format.groups.changing import ArrayTarget, TaskReceipt, WriteResult
+from icechunk_format.groups.changing.commit import (
     committed,
     create_array,
     find_destination,
@@ -35,8 +36,7 @@ from icechunk_format.groups.changing.commit_arrays import (
     update_array,
     with_containers,
 )
-from icechunk_format.groups.changing.result import WriteResult, find_committed, txn_metadata
-from icechunk_format.groups.changing.targets import ArrayTarget, TaskReceipt
+from icechunk_format.groups.changing.result import find_committed, txn_metadata
 from icechunk_format.names import shortened
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.conflicts import TheirCommit

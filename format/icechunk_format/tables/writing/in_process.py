@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icechunk_format.groups.changing.result import WriteResult
-from icechunk_format.groups.changing.targets import TaskReceipt
+from icechunk_format.groups.changing import TaskReceipt, WriteResult
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Place
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess

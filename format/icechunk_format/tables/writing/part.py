@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from icechunk_format.groups.changing.targets import ArrayTarget, Destination
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
+from icechunk_format.groups.changing import ArrayTarget, Destination
 
 if TYPE_CHECKING:
     import pyarrow as pa

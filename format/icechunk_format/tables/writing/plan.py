@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
-from icechunk_format.groups.changing.storing import ChunkValues
+from icechunk_format.groups.changing import ChunkValues
 from icechunk_format.tables.writing.cell_numbers import CELL, number_cells
 from icechunk_format.tables.writing.columns.new_arrays import NewArray
 from icechunk_format.tables.writing.dimensions import DimensionIndices, region_of_array

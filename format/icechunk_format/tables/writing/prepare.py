@@ -19,11 +19,10 @@ import pyarrow as pa
 from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
-from icechunk_format.groups.changing.destination import open_destination
-from icechunk_format.groups.changing.result import WriteResult
-from icechunk_format.groups.changing.targets import Destination, path_in
+from icechunk_format.groups import Variable, arrays_in
+from icechunk_format.groups.changing import Destination, WriteResult, open_destination, path_in
 from icechunk_format.groups.dimension_sets import find_group
-from icechunk_format.groups.variable import Variable, array_at, arrays_in
+from icechunk_format.groups.variable import array_at
 from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location, Place

@@ -22,22 +22,25 @@ from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.node_path import NodePath, parent
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
-from icechunk_format.groups.changing.storing import ChunkValues
-from icechunk_format.groups.changing.targets import Destination, path_in
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable, arrays_in
+from icechunk_format.groups import DimSelection, Variable, arrays_in
+from icechunk_format.groups.changing import ChunkValues, Destination, path_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.tables.writing.commit import apply_planned
-from icechunk_format.tables.writing.part import WritePart, WriteTarget
-from icechunk_format.tables.writing.plan import WritePlan
-from icechunk_format.tables.writing.replanning.adopt import Adoption, PlannedCommit
-from icechunk_format.tables.writing.replanning.conflicts import shown_cells
-from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
+from icechunk_format.tables.writing import (
+    Adoption,
+    PlannedCommit,
+    Rivals,
+    WritePart,
+    WritePlan,
+    WriteTarget,
+    apply_planned,
+    can_move,
+    shown_cells,
+)
 from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
     DimLabels,

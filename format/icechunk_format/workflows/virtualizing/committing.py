@@ -11,10 +11,15 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
-from icechunk_format.groups.changing.commit_arrays import ArraysCommit, with_own_attributes
-from icechunk_format.groups.changing.storing import ChunkValues
-from icechunk_format.groups.changing.targets import ArrayTarget, Destination, path_in
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    ChunkValues,
+    Destination,
+    path_in,
+    with_own_attributes,
+)
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray

@@ -34,16 +34,14 @@ from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.changing.storing import TaskFiles
-from icechunk_format.groups.changing.targets import (
+from icechunk_format.groups import ArrayReader, DimSelection, Variable, runs_of
+from icechunk_format.groups.changing import (
     ArrayTarget,
     Destination,
+    TaskFiles,
     TaskReceipt,
     joined_chunks,
 )
-from icechunk_format.groups.positions import DimSelection, runs_of
-from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.changes.touched_chunks import in_any
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.tables.cf.column_types import missing_value_advice

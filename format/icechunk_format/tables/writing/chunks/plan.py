@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import sides_from_last
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.tables.writing.columns.checks import bad_encoding, check_case
 from icechunk_format.tables.writing.columns.new_arrays import (
     codecs_of,

@@ -27,9 +27,9 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snap
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
-from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups import ArrayReader, Variable
 from icechunk_format.groups.changing.storing import store_in_batches
-from icechunk_format.groups.variable import Variable, array_at
+from icechunk_format.groups.variable import array_at
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written

@@ -26,8 +26,10 @@ from typing import Any
 
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.changing.result import WriteResult, committed_before
-from icechunk_format.groups.variable import array_at, arrays_in
+from icechunk_format.groups import arrays_in
+from icechunk_format.groups.changing import WriteResult
+from icechunk_format.groups.changing.result import committed_before
+from icechunk_format.groups.variable import array_at
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges

@@ -36,7 +36,7 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.groups.changing.targets import Destination
+from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5

@@ -8,10 +8,13 @@ from helpers.raised import raises
 
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from icechunk_format.groups.changing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.groups.changing.destination import open_destination
-from icechunk_format.groups.changing.storing import TaskFiles
-from icechunk_format.groups.changing.targets import ArrayTarget
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    TaskFiles,
+    commit_arrays,
+    open_destination,
+)
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
