@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
+    from icechunk_format.groups.changing.clearing import chunks_before, emptied
     from icechunk_format.groups.changing.commit import (
         ArraysCommit,
         check_planned_lengths,
@@ -36,7 +37,9 @@ __all__ = [
     "WriteResult",
     "check_planned_lengths",
     "check_prefix",
+    "chunks_before",
     "commit_arrays",
+    "emptied",
     "find_base",
     "joined_chunks",
     "open_destination",
@@ -56,6 +59,7 @@ __getattr__, __dir__ = loaded_on_use(
             "commit_arrays",
             "with_own_attributes",
         ],
+        ".clearing": ["chunks_before", "emptied"],
         ".containers": ["check_prefix", "outside_of", "prefixes_of"],
         ".destination": ["find_base", "open_destination"],
         ".reference_rows": ["references"],

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
         blank_cells,
         blanked,
         cell_tasks,
-        emptied,
     )
     from icechunk_format.tables.writing.columns.checks import CF_KEYS, check_options
     from icechunk_format.tables.writing.columns.labels import in_order, index_labels
@@ -48,7 +47,6 @@ __all__ = [
     "check_options",
     "codecs_of",
     "described_attributes",
-    "emptied",
     "in_order",
     "index_labels",
     "is_disordered",
@@ -60,14 +58,7 @@ __all__ = [
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
-        ".cells.regions": [
-            "CellDeletion",
-            "CellReceipt",
-            "blank_cells",
-            "blanked",
-            "cell_tasks",
-            "emptied",
-        ],
+        ".cells.regions": ["CellDeletion", "CellReceipt", "blank_cells", "blanked", "cell_tasks"],
         ".columns.checks": ["CF_KEYS", "check_options"],
         ".columns.labels": ["in_order", "index_labels"],
         ".columns.new_arrays": ["codecs_of", "described_attributes", "named_type"],

@@ -34,9 +34,9 @@ from icechunk_format.grid.chunk_moves import ChunkMoves
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import DimSelection, Variable
-from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, emptied
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.tables.writing import CellReceipt, emptied
+from icechunk_format.tables.writing import CellReceipt
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
@@ -208,5 +208,5 @@ def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
     cleared = {}
     if array.in_place:
         coords = coords_of_boxes(np.stack([low, high], axis=1).astype(np.int64)[None])
-        cleared[path] = emptied(reader, coords, stored)
+        cleared[path] = emptied(coords, stored, before=reader.lookup)
     return CellReceipt(task=files.receipt(), cleared=cleared)
