@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -93,7 +93,6 @@ def run_planned_write(
     prepared = prepare_write(location_of(request), schema, request, access_of(request))
     if isinstance(prepared, WriteResult):
         return prepared
-    cleared: dict[str, Any] = {}
     with totalled() as totals, raised_in_tasks(prepared.label):
         if dry_run:
             return _planned_write(frame, schema, prepared, request)
@@ -104,11 +103,10 @@ def run_planned_write(
                 with _step(prepared, request, "clearing other cells of the region"):
                     run = partial(on_executors, frame.sparkSession)
                     arrays = plan.arrays.values()
-                    more, cleared = clear_region(arrays, prepared.destination, receipts, run)
-                receipts += more
+                    receipts += clear_region(arrays, prepared.destination, receipts, run)
         else:
             plan, receipts = _write_layout(frame, prepared, request)
-    done = finish_write(plan, receipts, cleared)
+    done = finish_write(plan, receipts)
     return done if done.is_skipped else with_totals(done, totals)
 
 

@@ -21,16 +21,6 @@ def test_chunks_that_are_not_stored_are_emptied():
     assert emptied(coords[:0], stored).shape == (0, 2)
 
 
-def test_only_chunks_that_existed_are_emptied():
-    class Before:
-        def find(self, coords):
-            positions = np.flatnonzero(coords[:, 0] == 0)
-            return type("Found", (), {"positions": positions})
-
-    coords = np.array([[0, 0], [0, 1], [1, 0]])
-    assert emptied(coords, [refs_at([0, 1])], before=Before()).tolist() == [[0, 0]]
-
-
 @pytest.mark.parametrize(
     ("old_shape", "chunks"),
     [

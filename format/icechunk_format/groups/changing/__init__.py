@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         ArrayTarget,
         Destination,
         TaskReceipt,
-        joined_chunks,
         path_in,
     )
 
@@ -41,7 +40,6 @@ __all__ = [
     "commit_arrays",
     "emptied",
     "find_base",
-    "joined_chunks",
     "open_destination",
     "outside_of",
     "path_in",
@@ -65,6 +63,6 @@ __getattr__, __dir__ = loaded_on_use(
         ".reference_rows": ["references"],
         ".result": ["WriteResult"],
         ".storing": ["ChunkValues", "TaskFiles"],
-        ".targets": ["ArrayTarget", "Destination", "TaskReceipt", "joined_chunks", "path_in"],
+        ".targets": ["ArrayTarget", "Destination", "TaskReceipt", "path_in"],
     },
 )

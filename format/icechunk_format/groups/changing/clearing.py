@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinates import without
-from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 
 
-def emptied(
-    coords: NDArray[Any], stored: Iterable[ChunkRefs], *, before: ChunkLookup | None = None
-) -> NDArray[np.uint32]:
+def emptied(coords: NDArray[Any], stored: Iterable[ChunkRefs]) -> NDArray[np.uint32]:
     """Return the chunks of a change that it has not stored, ``uint32 (n, ndim)``.
 
     Parameters
@@ -31,14 +28,8 @@ def emptied(
         The chunks whose elements the change writes or removes, integers of shape (n, ndim).
     stored
         The references that the change has stored.
-    before
-        The chunks before the change, so that only existing ones are returned; None if the chunks
-        are in the grid of the array before the change, and those without an object may be listed.
     """
-    found = coords.astype(np.uint32)
-    if before is not None:
-        found = found[before.find(found).positions]
-    return without(found, (refs.coords for refs in stored))
+    return without(coords.astype(np.uint32), (refs.coords for refs in stored))
 
 
 def chunks_before(

@@ -6,9 +6,9 @@ All are pickled, so they hold no connection, and their size does not grow with t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,13 @@ class ArrayTarget:
     old_shape: tuple[int, ...] | None = None
     """None for a new array."""
 
+    def old_end(self, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
+        """Return the end of a box within the old array; None if the box is outside of it."""
+        old = self.old_shape
+        if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
+            return None
+        return [min(high, size) for high, size in zip(upper, old, strict=True)]
+
     @classmethod
     def of_new(cls, metadata: ArrayMetadata) -> Self:
         """Return the target for a new array, with a new id."""
@@ -96,13 +103,15 @@ class ArrayTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReceipt:
-    """The files that a task has stored, and that ``finish_write`` commits."""
+    """The files that a task has stored, and the chunks to delete, for the commit."""
 
-    part: int
+    part: int = 0
     """Number of the part."""
-    rows: int
+    rows: int = 0
     manifests: Mapping[str, tuple[ManifestReceipt, ...]]
     """By path of the array."""
+    cleared: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict)
+    """By path of the array, chunks to delete, ``uint32 (n, ndim)``."""
     files: int = 0
     nbytes: int = 0
     """Number and bytes of chunk objects, without inline chunks."""
@@ -120,11 +129,11 @@ def new_node_id() -> NodeId:
     return NodeId(secrets.token_bytes(NodeId.SIZE))
 
 
-def joined_chunks(found: Iterable[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Join coordinates of chunks, given by path of the array."""
-    joined: dict[str, list[NDArray[Any]]] = {}
-    for chunks in found:
-        for path, coords in chunks.items():
+def cleared_by(receipts: Iterable[TaskReceipt]) -> dict[str, NDArray[np.uint32]]:
+    """Return the chunks that tasks delete, by path of the array."""
+    joined: dict[str, list[NDArray[np.uint32]]] = {}
+    for receipt in receipts:
+        for path, coords in receipt.cleared.items():
             joined.setdefault(path, []).append(coords)
     return {path: np.concatenate(parts) for path, parts in joined.items()}
 

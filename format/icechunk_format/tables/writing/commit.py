@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.errors import ConflictError, InvalidInputError
@@ -37,6 +36,7 @@ from icechunk_format.groups.changing.commit import (
     with_containers,
 )
 from icechunk_format.groups.changing.result import find_committed, txn_metadata
+from icechunk_format.groups.changing.targets import cleared_by
 from icechunk_format.names import shortened
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -61,14 +61,8 @@ _NO_ROWS: Final = "there are no rows to write"
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
-def finish_write(
-    plan: WritePlan,
-    receipts: Iterable[TaskReceipt],
-    cleared: Mapping[str, NDArray[np.uint32]] | None = None,
-) -> WriteResult:
+def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
     """Commit the chunks of a plan's tasks, given the receipt of each task.
-
-    ``cleared`` are chunks to delete, ``uint32 (n, ndim)`` by path of the array.
 
     Raises
     ------
@@ -95,8 +89,9 @@ def finish_write(
     session = seen.writable_session(options.branch, base=base)
     # Not read through ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
-    deleted = dict(cleared or {})
-    planned = PlannedCommit(plan=plan, base=first, manifests=manifests, deleted=deleted)
+    planned = PlannedCommit(
+        plan=plan, base=first, manifests=manifests, deleted=cleared_by(receipts)
+    )
     return _committed(session, repository, planned, rows, receipts)
 
 

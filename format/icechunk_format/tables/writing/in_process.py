@@ -51,8 +51,8 @@ def write_prepared_table(prepared: PreparedWrite, table: pa.Table) -> WriteResul
     plan = plan_write(prepared, coordinates, table.num_rows)
     check_order(plan)
     receipts = [write_part(plan, part, table) for part in plan.parts]
-    more, cleared = clear_region(plan.arrays.values(), prepared.destination, receipts, map)
-    return finish_write(plan, [*receipts, *more], cleared)
+    more = clear_region(plan.arrays.values(), prepared.destination, receipts, map)
+    return finish_write(plan, [*receipts, *more])
 
 
 def write_part(plan: WritePlan, part: WritePart, table: pa.Table) -> TaskReceipt:

@@ -28,7 +28,6 @@ from icechunk_format.groups.changing import (
     Destination,
     WriteResult,
     commit_arrays,
-    joined_chunks,
     open_destination,
 )
 from icechunk_format.options.location import access_of, location_of
@@ -194,7 +193,7 @@ def _delete_labels(
     if not count:
         return replace(result, commit=_nothing(request, destination))
     work = LabelDeletion(destination=destination, arrays=arrays)
-    receipts: list[CellReceipt] = list(run(partial(move_labels, work), tasks))
+    receipts = run(partial(move_labels, work), tasks)
     change = ArraysCommit(
         destination=destination,
         options=request.options,
@@ -202,10 +201,9 @@ def _delete_labels(
         still={
             v.path: arrays[v.path].still(v.metadata) for v in variables if arrays[v.path].in_place
         },
-        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
     )
-    return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
+    return replace(result, commit=commit_arrays(change, receipts))
 
 
 def _has_distinct_labels(dataset: Dataset, dim: str) -> bool:
@@ -239,8 +237,7 @@ def _delete_cells(
     receipts: list[CellReceipt] = list(run(partial(blank_cells, work), tasks))
     cells = dict.fromkeys(arrays, 0)
     for receipt in receipts:
-        for path, count in receipt.cells.items():
-            cells[path] += count
+        cells[receipt.path] += receipt.cells
     result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
     if request.dry_run:
         return result
@@ -250,7 +247,6 @@ def _delete_cells(
         destination=destination,
         options=request.options,
         arrays=[array.target for array in arrays.values()],
-        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete cells of {', '.join(found.variables)}",
     )
     return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))

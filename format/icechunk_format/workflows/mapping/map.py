@@ -18,7 +18,6 @@ from icechunk_format.groups.changing import (
     WriteResult,
     check_planned_lengths,
     commit_arrays,
-    joined_chunks,
     open_destination,
     path_in,
     with_own_attributes,
@@ -249,7 +248,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         options=options,
         arrays=[placed.target for placed in plan.arrays.values()],
         groups={str(group): attributes},
-        cleared=joined_chunks(one.cleared for one in done),
         deleted=plan.deleted,
         check=None
         if base is None
