@@ -8,7 +8,7 @@ SECONDS  = 300
 BATCHES  = 1000
 # Branch coverage is held where bytes and conflicts are decided.
 COVERED  = 96
-COVERAGE_TESTS = tests/encoding tests/zarr tests/repository tests/tables/writing
+COVERAGE_TESTS = tests/encoding tests/zarr tests/repository tests/groups/changing tests/tables/writing
 COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,format/icechunk_format/repository/changes/*,format/icechunk_format/repository/commit/*,format/icechunk_format/tables/writing/replanning/*
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet

@@ -2,9 +2,9 @@
 
 Fails above the ceilings of lines and of tokens per line, for a long module whose head gives no
 reason, a docstring that begins with a word such as What or Tell, a function of a bool without "True
-if", a name in backticks that does not exist, an import that bypasses the facade of a room, an
-import by a string, which import-linter does not see, and a test file that is not at the path of a
-module or room.
+if", a name in backticks that does not exist, an import that bypasses the facade or the doors of a
+room, an import by a string, which import-linter does not see, and a test file that is not at the
+path of a module or room.
 
 A line counts when it holds code: blank lines, comments and docstrings do not. Import circles are
 checked by import-linter, whose contracts are in ``pyproject.toml``. Run by ``make check``.
@@ -54,6 +54,13 @@ CROSS_CUTTING_TESTS = {
     *("helpers", "manual", "public", "s3", "torture"),
 }
 USERS_OF_ROOMS = ("tests", "benchmarks", "examples")
+# Rooms whose modules only their doors may import: these packages, which export names. The modules
+# of a room import each other directly.
+DOORS = {
+    "icechunk_format.groups": ("", ".changing"),
+    "icechunk_format.tables": ("", ".cf", ".reading", ".writing"),
+}
+BEFORE_DOORS = ("command_line", "maintenance", "workflows")
 FRAGMENT_KINDS = {"added", "changed", "deprecated", "fixed", "removed"}
 
 # Modules that import lazily by a computed string: names of a facade, what shows a result, packages
@@ -161,15 +168,43 @@ def facades(files: list[Path]) -> dict[str, set[str]]:
 def bypasses(file: Path, rooms: dict[str, set[str]]) -> Iterator[str]:
     """Yield the imports of a file that take a name from a module of a room that exports it."""
     own = ".".join(file.relative_to(ROOT).parts)
+    doors = {f"{home}{door}": home for home, names in DOORS.items() for door in names}
     for node in ast.walk(ast.parse(file.read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.module:
             continue
         for room, names in rooms.items():
-            of_room = room.partition(".")[2] and f"{room.partition('.')[2]}." in own
-            if of_room or not node.module.startswith(f"{room}."):
+            home = doors.get(room, room)
+            of_room = home.partition(".")[2] and f"{home.partition('.')[2]}." in own
+            if of_room or node.module in doors or not node.module.startswith(f"{home}."):
                 continue
             for name in sorted(names.intersection(alias.name for alias in node.names)):
                 yield f"{node.lineno}: import {name} from {room}, which exports it"
+
+
+def past_doors(file: Path) -> Iterator[str]:
+    """Yield the imports of a file that go past the doors of a room."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.ImportFrom(module=str() as module):
+                # A package of a room, too, if a module is taken from it.
+                modules = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case _:
+                continue
+        for room, doors in DOORS.items():
+            inner = {
+                module for module in modules if module.startswith(f"{room}.") and is_module(module)
+            } - {f"{room}{door}" for door in doors}
+            for module in sorted(inner):
+                names = ", ".join(f"{room}{door}" for door in doors)
+                yield f"{node.lineno}: {module} is behind a door; import from one of {names}"
+
+
+def is_module(name: str) -> bool:
+    """Return True if a dotted name is a module or package of `icechunk_format`."""
+    path = PACKAGES[0].parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or path.is_dir()
 
 
 def imports_by_string(text: str) -> Iterator[int]:
@@ -275,6 +310,12 @@ def main() -> int:
     users = [*files, *chain.from_iterable((ROOT / top).rglob("*.py") for top in USERS_OF_ROOMS)]
     wrong += [
         f"{file.relative_to(ROOT)}:{problem}" for file in users for problem in bypasses(file, rooms)
+    ]
+    wrong += [
+        f"{file.relative_to(ROOT)}:{problem}"
+        for file in files
+        if room_of(file) in BEFORE_DOORS
+        for problem in past_doors(file)
     ]
     wrong += [
         f"{test} is named after no module or room at its path: move it to the folder of the module "

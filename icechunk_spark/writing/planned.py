@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -35,19 +35,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import TaskReceipt, WriteResult
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
+from icechunk_format.tables.writing import WritePart, WritePlan
 from icechunk_format.tables.writing.cell_numbers import CELL
 from icechunk_format.tables.writing.cells.regions import clear_region
 from icechunk_format.tables.writing.cells.task import write_batches
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.chunks.task import write_layout_batches
 from icechunk_format.tables.writing.commit import finish_write, planned_result
-from icechunk_format.tables.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
-from icechunk_format.tables.writing.plan import WritePlan, plan_write
+from icechunk_format.tables.writing.part import BLOCK, UNIT
+from icechunk_format.tables.writing.plan import plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.tables.writing.replanning.plan import check_order
-from icechunk_format.tables.writing.result import WriteResult
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.session import (
     bounded_by_rows,
@@ -92,7 +93,6 @@ def run_planned_write(
     prepared = prepare_write(location_of(request), schema, request, access_of(request))
     if isinstance(prepared, WriteResult):
         return prepared
-    cleared: dict[str, Any] = {}
     with totalled() as totals, raised_in_tasks(prepared.label):
         if dry_run:
             return _planned_write(frame, schema, prepared, request)
@@ -103,11 +103,10 @@ def run_planned_write(
                 with _step(prepared, request, "clearing other cells of the region"):
                     run = partial(on_executors, frame.sparkSession)
                     arrays = plan.arrays.values()
-                    more, cleared = clear_region(arrays, prepared.destination, receipts, run)
-                receipts += more
+                    receipts += clear_region(arrays, prepared.destination, receipts, run)
         else:
             plan, receipts = _write_layout(frame, prepared, request)
-    done = finish_write(plan, receipts, cleared)
+    done = finish_write(plan, receipts)
     return done if done.is_skipped else with_totals(done, totals)
 
 

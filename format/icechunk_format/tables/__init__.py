@@ -1,4 +1,8 @@
-"""Reads and writes a group as tables: CF decoding, selections, metadata tables, plans and tasks."""
+"""Reads and writes a group as tables: CF decoding, selections, metadata tables, plans and tasks.
+
+The names of this door open and select tables, on the driver. Tasks take theirs from ``reading``,
+since executors import no planning; ``cf`` decodes values, and ``writing`` writes rows.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,93 @@ from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
     from icechunk_format.tables.dataset import Dataset, MissingChunks, open_dataset
+    from icechunk_format.tables.metadata_tables.costs import cost_of_snapshot, inspection_cost
+    from icechunk_format.tables.metadata_tables.history import change_rows, names_of, operation_rows
+    from icechunk_format.tables.metadata_tables.read import (
+        named_snapshot,
+        plan_inspection,
+        requested_inspection,
+        resolve_change,
+        resolve_snapshots,
+        run_inspection,
+    )
+    from icechunk_format.tables.reading.plan import chunk_extents
+    from icechunk_format.tables.requested import (
+        dataset_at,
+        planning,
+        requested_dataset,
+        requested_scan,
+        requested_snapshot,
+        requested_table,
+        selecting,
+    )
+    from icechunk_format.tables.selection.pruning import condition_on_values
+    from icechunk_format.tables.selection.sel_isel import Given, combined_selection
+    from icechunk_format.tables.selection.select import Selecting, Selection
+    from icechunk_format.tables.table.columns import ColumnFactory
+    from icechunk_format.tables.table.table import Table, check_names
 
-__all__ = ["Dataset", "MissingChunks", "open_dataset"]
+__all__ = [
+    "ColumnFactory",
+    "Dataset",
+    "Given",
+    "MissingChunks",
+    "Selecting",
+    "Selection",
+    "Table",
+    "change_rows",
+    "check_names",
+    "chunk_extents",
+    "combined_selection",
+    "condition_on_values",
+    "cost_of_snapshot",
+    "dataset_at",
+    "inspection_cost",
+    "named_snapshot",
+    "names_of",
+    "open_dataset",
+    "operation_rows",
+    "plan_inspection",
+    "planning",
+    "requested_dataset",
+    "requested_inspection",
+    "requested_scan",
+    "requested_snapshot",
+    "requested_table",
+    "resolve_change",
+    "resolve_snapshots",
+    "run_inspection",
+    "selecting",
+]
 
-__getattr__, __dir__ = loaded_on_use(__name__, {".dataset": __all__})
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        ".dataset": ["Dataset", "MissingChunks", "open_dataset"],
+        ".metadata_tables.costs": ["cost_of_snapshot", "inspection_cost"],
+        ".metadata_tables.history": ["change_rows", "names_of", "operation_rows"],
+        ".metadata_tables.read": [
+            "named_snapshot",
+            "plan_inspection",
+            "requested_inspection",
+            "resolve_change",
+            "resolve_snapshots",
+            "run_inspection",
+        ],
+        ".reading.plan": ["chunk_extents"],
+        ".requested": [
+            "dataset_at",
+            "planning",
+            "requested_dataset",
+            "requested_scan",
+            "requested_snapshot",
+            "requested_table",
+            "selecting",
+        ],
+        ".selection.pruning": ["condition_on_values"],
+        ".selection.sel_isel": ["Given", "combined_selection"],
+        ".selection.select": ["Selecting", "Selection"],
+        ".table.columns": ["ColumnFactory"],
+        ".table.table": ["Table", "check_names"],
+    },
+)

@@ -16,23 +16,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.names import shortened
-from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.state.races import RaceLost, until_won
-from icechunk_format.tables.writing.commit_arrays import (
+from icechunk_format.groups.changing import ArrayTarget, TaskReceipt, WriteResult
+from icechunk_format.groups.changing.commit import (
     committed,
     create_array,
     find_destination,
@@ -42,7 +35,15 @@ from icechunk_format.tables.writing.commit_arrays import (
     update_array,
     with_containers,
 )
-from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt
+from icechunk_format.groups.changing.result import find_committed, txn_metadata
+from icechunk_format.groups.changing.targets import cleared_by
+from icechunk_format.names import shortened
+from icechunk_format.repository import Repository
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.session import WriteSession
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.adopt import PlannedCommit
 from icechunk_format.tables.writing.replanning.conflicts import of_session
@@ -53,11 +54,6 @@ from icechunk_format.tables.writing.replanning.plan import (
     plan_again,
 )
 from icechunk_format.tables.writing.replanning.rivals import Rivals
-from icechunk_format.tables.writing.result import (
-    WriteResult,
-    find_committed,
-    txn_metadata,
-)
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _MOST_NAMES: Final = 4
@@ -65,14 +61,8 @@ _NO_ROWS: Final = "there are no rows to write"
 _UNITS: Final = {"cells": "row", "chunks": "chunk", "refs": "chunk reference"}
 
 
-def finish_write(
-    plan: WritePlan,
-    receipts: Iterable[TaskReceipt],
-    cleared: Mapping[str, NDArray[np.uint32]] | None = None,
-) -> WriteResult:
+def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResult:
     """Commit the chunks of a plan's tasks, given the receipt of each task.
-
-    ``cleared`` are chunks to delete, ``uint32 (n, ndim)`` by path of the array.
 
     Raises
     ------
@@ -99,8 +89,9 @@ def finish_write(
     session = seen.writable_session(options.branch, base=base)
     # Not read through ``repository``, which does not list a base that expired during the write.
     first = load_snapshot(repository.storage, base)
-    deleted = dict(cleared or {})
-    planned = PlannedCommit(plan=plan, base=first, manifests=manifests, deleted=deleted)
+    planned = PlannedCommit(
+        plan=plan, base=first, manifests=manifests, deleted=cleared_by(receipts)
+    )
     return _committed(session, repository, planned, rows, receipts)
 
 

@@ -1,7 +1,5 @@
 """Prepares a write: checks options and schema, and finds the array of each column.
 
-Long because each check needs the results of those before it: repository, base, group, arrays.
-
 Rules of this file
 ------------------
 1. Errors of options, schema and repository are raised here, before a job runs.
@@ -18,21 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import (
-    AlreadyExistsError,
-    InvalidInputError,
-    NotFoundError,
-)
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.groups import Variable, arrays_in
+from icechunk_format.groups.changing import Destination, WriteResult, open_destination, path_in
 from icechunk_format.groups.dimension_sets import find_group
-from icechunk_format.groups.variable import Variable, array_at, arrays_in
+from icechunk_format.groups.variable import array_at
 from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository import Repository
-from icechunk_format.repository.chunks.source import checked_source
-from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.storage.location import Location, Place
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.cf.decode import inherit_time_attributes
@@ -43,7 +35,6 @@ from icechunk_format.tables.writing.columns.checks import (
     check_index_type,
     check_layout_columns,
     check_named,
-    check_new_location,
     check_options,
 )
 from icechunk_format.tables.writing.columns.new_arrays import NewArray
@@ -53,8 +44,6 @@ from icechunk_format.tables.writing.columns.source import (
     named_as,
     source_columns,
 )
-from icechunk_format.tables.writing.part import Destination, path_in
-from icechunk_format.tables.writing.result import WriteResult, find_committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,47 +168,6 @@ def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
         )
 
 
-def open_destination(
-    location: Place, options: WriteOptions, access: VirtualAccess = NO_ACCESS
-) -> tuple[Destination, Snapshot | None] | WriteResult:
-    """Return the repository of a write and its base; a result if it is already committed.
-
-    Raises the errors of ``prepare_write`` about the location and the branch.
-    """
-    destination, base, done = find_base(location, options, access)
-    return done or (destination, base)
-
-
-def find_base(
-    location: Place, options: WriteOptions, access: VirtualAccess
-) -> tuple[Destination, Snapshot | None, WriteResult | None]:
-    """Return the repository of a write, its base, and the result if it is already committed."""
-    root = Location.of(location)
-    found = Repository.find(root)
-    if found is None:
-        check_new_location(root, options)
-        new = Destination(
-            location=root,
-            base=None,
-            manifest_format=ManifestFormat(spec_version=options.spec_version),
-            chunk_source=checked_source(root, access),
-        )
-        return new, None, None
-    repository = found.as_read()
-    snapshot = repository.snapshot(_base(repository, options))
-    destination = Destination(
-        location=root,
-        base=snapshot.id,
-        manifest_format=ManifestFormat(
-            spec_version=repository.spec_version, config=repository.config
-        ),
-        chunk_source=repository.chunk_source(
-            authorized=access.authorized, virtual_options=access.options
-        ),
-    )
-    return destination, snapshot, find_committed(repository, options)
-
-
 def prepare_again(
     before: PreparedWrite, snapshot: Snapshot, options: WriteOptions
 ) -> PreparedWrite | WriteResult:
@@ -269,12 +217,6 @@ def _prepared(
         replaced=arrays if is_replaced else {},
         missing_groups=_missing_groups(snapshot, group),
     )
-
-
-def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
-    is_missing = options.create_branch and options.branch not in repository.branches()
-    # The error of ``resolve`` lists the branches, the most similar first.
-    return repository.resolve(branch="main" if is_missing else options.branch)
 
 
 def _group(
@@ -387,17 +329,3 @@ def _is_index(
     if any(column.name in other.dims for other in kept.values()):
         return True
     return column.is_index
-
-
-def branch_missing(repository: Repository, options: WriteOptions) -> bool:
-    """Return True if the branch must be created; raise NotFoundError without createBranch."""
-    if options.branch in repository.branches():
-        return False
-    if not options.create_branch:
-        raise NotFoundError(
-            f"there is no branch {options.branch!r} in {repository.location}; set "
-            "createBranch=true to create it",
-            kind="branch",
-            name=options.branch,
-        )
-    return True

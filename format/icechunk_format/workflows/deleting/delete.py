@@ -22,29 +22,28 @@ import numpy as np
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    Destination,
+    WriteResult,
+    commit_arrays,
+    open_destination,
+)
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.races import RaceLost, until_won
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.requested import dataset_at, selecting
-from icechunk_format.tables.selection.select import Selecting, Selection
-from icechunk_format.tables.selection.where.condition import Residual
-from icechunk_format.tables.table.table import Table
-from icechunk_format.tables.writing.cells.regions import (
+from icechunk_format.tables import Dataset, Selecting, Selection, Table, dataset_at, selecting
+from icechunk_format.tables.reading import Residual, ScanContext
+from icechunk_format.tables.writing import (
     CellDeletion,
     CellReceipt,
     blank_cells,
     blanked,
     cell_tasks,
 )
-from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.tables.writing.part import Destination, joined_chunks
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,
@@ -194,7 +193,7 @@ def _delete_labels(
     if not count:
         return replace(result, commit=_nothing(request, destination))
     work = LabelDeletion(destination=destination, arrays=arrays)
-    receipts: list[CellReceipt] = list(run(partial(move_labels, work), tasks))
+    receipts = run(partial(move_labels, work), tasks)
     change = ArraysCommit(
         destination=destination,
         options=request.options,
@@ -202,10 +201,9 @@ def _delete_labels(
         still={
             v.path: arrays[v.path].still(v.metadata) for v in variables if arrays[v.path].in_place
         },
-        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
     )
-    return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
+    return replace(result, commit=commit_arrays(change, receipts))
 
 
 def _has_distinct_labels(dataset: Dataset, dim: str) -> bool:
@@ -239,8 +237,7 @@ def _delete_cells(
     receipts: list[CellReceipt] = list(run(partial(blank_cells, work), tasks))
     cells = dict.fromkeys(arrays, 0)
     for receipt in receipts:
-        for path, count in receipt.cells.items():
-            cells[path] += count
+        cells[receipt.path] += receipt.cells
     result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
     if request.dry_run:
         return result
@@ -250,7 +247,6 @@ def _delete_cells(
         destination=destination,
         options=request.options,
         arrays=[array.target for array in arrays.values()],
-        cleared=joined_chunks(receipt.cleared for receipt in receipts),
         message=f"Delete cells of {', '.join(found.variables)}",
     )
     return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))

@@ -33,12 +33,9 @@ from icechunk_format.grid.boxes import beyond, coords_of_boxes, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.tables.writing.cells.regions import CellReceipt, emptied
-from icechunk_format.tables.writing.part import ArrayTarget, Destination
-from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 
@@ -176,13 +173,13 @@ def _kept_in(back: IndexMap, size: int, start: int, stop: int) -> DimSelection:
     return DimSelection.of_indices(size, back.of(np.arange(start, stop)))
 
 
-def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
-    """Move or write the chunks of a box; stored chunks that become empty are to be deleted."""
+def move_labels(work: LabelDeletion, task: Task) -> TaskReceipt:
+    """Move or write the chunks of a box, and delete those that become empty."""
     path, axis, (low, high) = task
     array = work.arrays[path]
-    base = work.destination.open_base()
-    variable, reader = base.variable(path), base.reader(path)
-    files, stored = TaskFiles(work.destination), []
+    files = TaskFiles(work.destination)
+    base, reader = files.base, files.base.reader(path)
+    variable = base.variable(path)
     moves, grid = array.moves(variable.metadata), array.target.metadata.grid
     box = np.stack([low, high], axis=1).astype(np.int64)
     is_taken = moves.rows_taken(axis, low, high)
@@ -193,8 +190,11 @@ def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
         is_used, places = moves.placed(refs.coords)
         is_used &= inside_box(places, box)
         is_used[is_used] = is_taken[places[is_used, axis] - low[axis]]
-        stored.append(refs.take(is_used).moved(places[is_used]))
-        files.add(array.target, stored)
+        moved = refs.take(is_used).moved(places[is_used])
+        files.add(array.target, [moved])
+        if array.in_place:
+            coords = coords_of_boxes(box[None])
+            files.clear(array.target, coords[is_taken[coords[:, axis] - low[axis]]], [moved])
     back = array.indices.inverse
     for chunk in (low[axis] + np.flatnonzero(~is_taken)).tolist():
         box[axis] = chunk, chunk + 1
@@ -206,9 +206,5 @@ def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
             for number, (size, at) in enumerate(zip(variable.shape, bounds, strict=True))
         ]
         lower = [int(at[0]) for at in bounds]
-        stored += files.write(array.target, lower, reader.read(chosen))
-    cleared = {}
-    if array.in_place:
-        coords = coords_of_boxes(np.stack([low, high], axis=1).astype(np.int64)[None])
-        cleared[path] = emptied(reader, coords, stored)
-    return CellReceipt(task=files.receipt(), cleared=cleared)
+        files.write(array.target, lower, reader.read(chosen))
+    return files.receipt()

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.boxes import coords_of_boxes
-from icechunk_format.tables.writing.part import Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.groups.changing import (
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+    chunks_before,
+)
 from icechunk_format.workflows.mapping.agreement import (
     Digest,
     Disagreement,
@@ -74,8 +77,6 @@ class Mapped:
     ----------
     failed
         Labels and error of a skipped block.
-    cleared
-        Chunks of arrays of an earlier run to delete, ``int64 (n, ndim)`` by path.
     shared
         Digests of the boxes that other blocks return as well; None for a skipped block.
     missing
@@ -84,7 +85,6 @@ class Mapped:
 
     number: int
     failed: str | None = None
-    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     shared: Mapping[SharedBox, Digest | None] = field(default_factory=dict)
     missing: tuple[SharedBox, ...] = ()
 
@@ -109,7 +109,8 @@ class _RunningTask:
         work, block = self._work, self._work.grid.block(task.number)
         arrays = work.grid.read(block)
         if task.is_failed:
-            return Mapped(task.number, None, self._write_source(block, arrays, task.names or ()))
+            self._write_source(block, arrays, task.names or ())
+            return Mapped(task.number)
         source = work.read_passed(arrays) if work.skips_errors else {}
         label = work.function.label(block, arrays)
         try:
@@ -125,48 +126,39 @@ class _RunningTask:
             for name, one in work.arrays.items()
             if (one.is_written_by(block) if task.names is None else name in task.names)
         }
-        cleared: dict[str, NDArray[np.int64]] = {}
         for name, one in placed.items():
-            cleared |= self._write(block, one, found[name].values)
+            self._write(block, one, found[name].values)
         shared = {
             box: self._digest(box, work.arrays[box.name], block, found[box.name].values)
             for box in _shared(work, block)
         }
-        return Mapped(task.number, None, cleared, shared)
+        return Mapped(task.number, None, shared)
 
     def _skipped(self, block: Block, source: Mapping[str, StoredArray], message: str) -> Mapped:
         """Leave the block missing, with the labels of the source."""
         own = {name: one for name, one in self._work.arrays.items() if not one.once}
         passed = [name for name in own if name in source]
-        cleared = dict(self._write_source(block, source, passed))
+        self._write_source(block, source, passed)
         for name, one in own.items():
-            if name not in passed and one.target.old_shape is not None:
-                cleared[one.target.path] = _chunks_of(one, block)
+            if name not in passed:
+                box, target = one.box(block), one.target
+                before = chunks_before(target.metadata.grid, *box, target.old_shape)
+                self.files.clear(target, before)
         boxes = _shared(self._work, block)
         arrays = self._work.arrays
         missing = tuple(box for box in boxes if arrays[box.name].is_written_by(block))
-        return Mapped(block.number, message, cleared, dict.fromkeys(boxes), missing)
+        return Mapped(block.number, message, dict.fromkeys(boxes), missing)
 
     def _write_source(
         self, block: Block, arrays: Mapping[str, StoredArray], names: Sequence[str]
-    ) -> dict[str, NDArray[np.int64]]:
-        """Write arrays of the source; return the chunks that became empty, by path."""
-        cleared: dict[str, NDArray[np.int64]] = {}
+    ) -> None:
+        """Write arrays of the source."""
         results = self._work.function.source(block, {name: arrays[name] for name in names})
         for layout, values in results:
-            cleared |= self._write(block, self._work.arrays[layout.name], values)
-        return cleared
+            self._write(block, self._work.arrays[layout.name], values)
 
-    def _write(
-        self, block: Block, placed: Placed, values: NDArray[Any]
-    ) -> dict[str, NDArray[np.int64]]:
-        """Write one array; return the chunks that became empty, by path."""
-        stored = self.files.write(placed.target, placed.box(block)[0], values)
-        if placed.target.old_shape is None:
-            return {}
-        held = {tuple(at) for refs in stored for at in refs.coords.tolist()}
-        empty = [at for at in _chunks_of(placed, block).tolist() if tuple(at) not in held]
-        return {placed.target.path: np.array(empty, dtype=np.int64)} if empty else {}
+    def _write(self, block: Block, placed: Placed, values: NDArray[Any]) -> None:
+        self.files.write(placed.target, placed.box(block)[0], values)
 
     def _digest(self, box: SharedBox, placed: Placed, block: Block, values: NDArray[Any]) -> Digest:
         digest = digest_of(values)
@@ -277,9 +269,3 @@ def _stored_values(work: BlockMapping, placed: Placed, block: Block) -> NDArray[
     if old is None or any(high > size for high, size in zip(upper, old, strict=True)):
         return None
     return work.destination.open_base().reader(placed.target.path).read_box(lower, upper)
-
-
-def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
-    """Return the chunks of a block that were in the old array, ``int64 (n, ndim)``."""
-    edges = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
-    return coords_of_boxes(np.array(edges, np.int64).T[None]).astype(np.int64)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -27,16 +27,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
-from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.positions import DimSelection, runs_of
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable, runs_of
+from icechunk_format.groups.changing import (
+    ArrayTarget,
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+)
 from icechunk_format.repository.changes.touched_chunks import in_any
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.tables.cf.column_types import missing_value_advice
@@ -44,13 +46,7 @@ from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import missing_value
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-    Destination,
-    TaskReceipt,
-    joined_chunks,
-)
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.zarr.fill_values import is_all_fill
 
 _BOX_BYTES: Final = 64 * 2**20
@@ -102,13 +98,12 @@ class CellDeletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellReceipt:
-    """The chunks that a task has written and deleted, and the cells that it counted."""
+    """The chunks that a task has written and deleted, and the cells that became missing."""
 
     task: TaskReceipt
-    cleared: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict)
-    """By path: chunks to delete, ``uint32 (n, ndim)``."""
-    cells: Mapping[str, int] = field(default_factory=dict)
-    """By path: cells that became missing."""
+    path: str
+    """Path of the array."""
+    cells: int
 
 
 def blanked(variable: Variable, selections: Mapping[str, DimSelection]) -> BlankedArray:
@@ -181,11 +176,9 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
     """Make the selected cells in the boxes of a task missing."""
     path, boxes = task
     array = work.arrays[path]
-    reader = work.destination.open_base().reader(path)
-    files = TaskFiles(work.destination)
+    files, cells = TaskFiles(work.destination), 0
     axes = array.target.metadata.grid.axes
-    ndim, cells = len(axes), 0
-    cleared = [np.empty((0, ndim), np.uint32)]
+    before = files.base.lookup(path)
     for low, high, coords in _left_over(array, boxes):
         lower = [axis.bounds(at)[0] for axis, at in zip(axes, low, strict=True)]
         upper = [axis.bounds(at - 1)[1] for axis, at in zip(axes, high, strict=True)]
@@ -202,36 +195,20 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
             raise _no_row(array, chosen)
         if work.dry_run or not count:
             continue
-        if array.is_fill and not len(reader.lookup.find(coords).positions):
+        if array.is_fill and not len(before.find(coords).positions):
             continue
         # Elements added by the same write are missing, too.
         values = np.empty(shape, array.target.metadata.data_type.numpy)
         values[...] = array.absent
         if mask is not None or count < math.prod(shape):
-            end = [min(b, size) for b, size in zip(upper, reader.shape, strict=True)]
-            old = reader.read_box(lower, end)
-            values[tuple(map(slice, old.shape))] = old
+            files.read_into(values, array.target, lower, upper)
             if mask is not None:
                 values[mask] = array.absent
             else:
                 at = [s.positions() - a for s, a in zip(chosen, lower, strict=True)]
                 values[np.ix_(*at)] = array.absent
-        written = files.write(array.target, lower, values)
-        cleared.append(emptied(reader, coords, written))
-    return CellReceipt(
-        task=files.receipt(),
-        cleared={path: np.concatenate(cleared)},
-        cells={path: cells},
-    )
-
-
-def emptied(
-    reader: ArrayReader, coords: NDArray[np.uint32], written: Sequence[ChunkRefs]
-) -> NDArray[np.uint32]:
-    """Return the stored chunks among some that were not written again, since they are empty."""
-    stored = coords[reader.lookup.find(coords).positions]
-    kept = joined_coords([refs.coords for refs in written], coords.shape[1])
-    return stored[CoordinateOrder(kept).find(stored) < 0]
+        files.write(array.target, lower, values)
+    return CellReceipt(task=files.receipt(), path=path, cells=cells)
 
 
 def _left_over(
@@ -283,15 +260,12 @@ def _mask(
 
 
 def clear_region(
-    arrays: Iterable[ArrayTarget],
+    arrays: Iterable[WriteTarget],
     destination: Destination,
     receipts: Sequence[TaskReceipt],
     run: Run,
-) -> tuple[list[TaskReceipt], dict[str, NDArray[np.uint32]]]:
-    """Make the cells of a replaced region missing in chunks without rows.
-
-    Returns the receipts of the tasks, and chunks to delete by path of the array.
-    """
+) -> list[TaskReceipt]:
+    """Make the cells of a replaced region missing in chunks without rows; return the receipts."""
     blanked: dict[str, BlankedArray] = {}
     for array in arrays:
         if array.region is None or array.encoder is None:
@@ -305,6 +279,4 @@ def clear_region(
         )
     tasks = [task for array in blanked.values() for task in cell_tasks(array)]
     work = CellDeletion(destination=destination, arrays=blanked)
-    done = list(run(partial(blank_cells, work), tasks))
-    cleared = joined_chunks(receipt.cleared for receipt in done)
-    return [receipt.task for receipt in done], cleared
+    return [receipt.task for receipt in run(partial(blank_cells, work), tasks)]

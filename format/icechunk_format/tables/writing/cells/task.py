@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -30,11 +29,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.opened import SnapshotArrays
+from icechunk_format.groups.changing import TaskFiles, TaskReceipt
+from icechunk_format.groups.changing.storing import chunks_in, index_of_box
 from icechunk_format.tables.cf.column_types import missing_value_advice
 from icechunk_format.tables.writing.cell_numbers import CELL
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt, WritePart
-from icechunk_format.tables.writing.storing import TaskFiles, chunks_in, index_of_box
+from icechunk_format.tables.writing.part import WritePart, WriteTarget
 
 _MOST_SHOWN: Final = 3
 
@@ -86,7 +85,7 @@ class _Block:
 
     def arrays(
         self,
-    ) -> Iterator[tuple[ArrayTarget, list[int], NDArray[Any], NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[WriteTarget, list[int], NDArray[Any], NDArray[np.bool_]]]:
         """Yield each array with its first index, its values, and a mask of the cells with a row.
 
         All are in the array's order of dimensions.
@@ -102,40 +101,8 @@ class _Block:
         return clipped.transpose(order)
 
 
-class OldArrays:
-    """The arrays of the base, opened when the first chunk is patched."""
-
-    def __init__(self, destination: Destination) -> None:
-        self._destination = destination
-
-    @cached_property
-    def _arrays(self) -> SnapshotArrays:
-        return self._destination.open_base()
-
-    def read_into(
-        self,
-        values: NDArray[Any],
-        array: ArrayTarget,
-        lower: Sequence[int],
-        upper: Sequence[int],
-    ) -> None:
-        """Copy the old values of a box of an array into ``values`` of the same shape."""
-        end = _old_end(array, lower, upper)
-        if end is not None:
-            old = self._arrays.reader(array.path).read_box(lower, end)
-            values[index_of_box(lower, lower, end)] = old
-
-
-def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
-    """Return the end of a box within the old array; None if the box is outside of it."""
-    old = array.old_shape
-    if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
-        return None
-    return [min(high, size) for high, size in zip(upper, old, strict=True)]
-
-
 def _region(
-    array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]
+    array: WriteTarget, lower: Sequence[int], upper: Sequence[int]
 ) -> tuple[NDArray[np.int64], ...]:
     """Return the indices, along each axis of a box, of the cells that the write replaces."""
     assert array.region is not None
@@ -151,7 +118,6 @@ class _Task:
         self._shape = self._numbers.shape
         self._per_block = self._numbers.cells_per_block
         self._per_unit = self._numbers.cells_per_unit
-        self._old = OldArrays(part.destination)
         self._files = TaskFiles(part.destination, part.number)
         self._last = -1
         self._unit: int | None = None
@@ -255,7 +221,7 @@ class _Task:
 
     def _chunks(
         self,
-        array: ArrayTarget,
+        array: WriteTarget,
         start: Sequence[int],
         values: NDArray[Any],
         seen: NDArray[np.bool_],
@@ -274,7 +240,7 @@ class _Task:
 
     def _patched(
         self,
-        array: ArrayTarget,
+        array: WriteTarget,
         cells: NDArray[Any],
         has_row: NDArray[np.bool_],
         lower: Sequence[int],
@@ -284,7 +250,7 @@ class _Task:
         assert array.encoder is not None
         if array.encoder.absent is None:
             covered = has_row.copy()
-            end = _old_end(array, lower, upper)
+            end = array.old_end(lower, upper)
             if end is not None:
                 covered[index_of_box(lower, lower, end)] = True
             if array.region is not None:
@@ -293,7 +259,7 @@ class _Task:
             if not covered.all():
                 raise no_row(self._part, array, covered, lower)
         result = array.encoder.blank(cells.shape, array.metadata.fill_value)
-        self._old.read_into(result, array, lower, upper)
+        self._files.read_into(result, array, lower, upper)
         if array.region is not None and array.encoder.absent is not None:
             result[_region(array, lower, upper)] = array.encoder.absent
         result[has_row] = cells[has_row]
@@ -301,7 +267,7 @@ class _Task:
 
 
 def no_row(
-    part: WritePart, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
+    part: WritePart, array: WriteTarget, covered: NDArray[np.bool_], lower: Sequence[int]
 ) -> InvalidInputError:
     """Return the error for the first cell of a chunk without a row and without an old value."""
     gap = np.unravel_index(int(np.argmin(covered)), covered.shape)

@@ -20,18 +20,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
+from icechunk_format.groups.changing import ArrayTarget, TaskFiles, TaskReceipt, references
+from icechunk_format.groups.changing.reference_rows import array_names, check_coords, chunk_coords
+from icechunk_format.groups.changing.storing import index_of_box, padded
 from icechunk_format.storage.measures import timed
 from icechunk_format.tables.table.table import data_type_name
-from icechunk_format.tables.writing.cells.task import OldArrays
-from icechunk_format.tables.writing.chunks.references import (
-    array_names,
-    check_coords,
-    chunk_coords,
-    references,
-)
-from icechunk_format.tables.writing.part import BLOCK, UNIT, ArrayTarget, TaskReceipt, WritePart
+from icechunk_format.tables.writing.part import BLOCK, UNIT, WritePart
 from icechunk_format.tables.writing.plan import WritePlan
-from icechunk_format.tables.writing.storing import TaskFiles, index_of_box, padded
 from icechunk_format.zarr.codecs.chain import ChunkCodecs
 
 _BATCH_BYTES: Final = 32 * 2**20
@@ -127,7 +122,6 @@ def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
 class _LayoutTask:
     def __init__(self, part: WritePart) -> None:
         self._part = part
-        self._old = OldArrays(part.destination)
         self._files = TaskFiles(part.destination, part.number)
         self._targets = {array.name: array for array in part.arrays}
         self._unit: int | None = None
@@ -204,7 +198,7 @@ class _LayoutTask:
             values = _values(target, raw, [b - a for a, b in zip(lower, upper, strict=True)], chunk)
             return timed("encode", codecs.encode, padded(target.metadata, values, chunk))
         shard = target.metadata.fill_array(grid.full_chunk_shape(chunk))
-        self._old.read_into(shard, target, lower, upper)
+        self._files.read_into(shard, target, lower, upper)
         inner = sharding.inner_shape
         seen: set[tuple[int, ...]] = set()
         for member in members.tolist():

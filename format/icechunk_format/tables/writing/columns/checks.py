@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from icechunk_format.encoding.values.metadata_items import MetadataItems
-from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.groups import Variable
 from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.meaning import MISSING, PACKING
-from icechunk_format.repository.lifecycle.create import check_new_root
-from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables.table.table import CHUNKS_FIELDS, REFS_FIELDS
 
 if TYPE_CHECKING:
@@ -99,18 +97,6 @@ def bad_encoding(name: str, key: str, value: object, problem: str) -> InvalidInp
     return InvalidInputError(
         f"encoding of {name!r}: {key}={value!r} {problem}", variable=name, key=key
     )
-
-
-def check_new_location(location: Location, options: WriteOptions) -> None:
-    """Raise if the commit cannot create the repository at this location with this branch."""
-    check_new_root(open_storage(location))
-    if options.branch != "main" and not options.create_branch:
-        raise NotFoundError(
-            f"there is no repository at {location}, so there is no branch {options.branch!r}; "
-            "write to main first, or set createBranch=true to create both",
-            kind="branch",
-            name=options.branch,
-        )
 
 
 def check_index_type(column: SourceColumn) -> None:

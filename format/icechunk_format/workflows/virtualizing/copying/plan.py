@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
@@ -106,17 +106,6 @@ def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[Cop
 def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
     """Return True if a range of elements fills its chunks along an axis."""
     return start % chunk == 0 and (is_last or length % chunk == 0)
-
-
-def stale_chunks(box: Box, target: ArrayTarget) -> Box | None:
-    """Return the chunks of a box that may exist in an existing array, or None."""
-    if target.old_shape is None:
-        return None
-    grid = target.metadata.grid
-    upper = np.minimum(box[1], target.old_shape).tolist()
-    if any(high <= low for low, high in zip(box[0], upper, strict=True)):
-        return None
-    return grid.chunks_of_box(box[0], upper)
 
 
 def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:

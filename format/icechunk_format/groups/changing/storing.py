@@ -5,7 +5,8 @@ Rules of this file
 1. A block of stored values begins and ends at edges of (outer) chunks, or at the end of the array.
    No two tasks write the same chunk.
 2. A chunk of a block with only the fill value, compared bit by bit, is not stored.
-3. Memory is the block, one encoded batch, and the references of one unit.
+3. If the array exists, the commit deletes the stored chunks of a block that became empty.
+4. Memory is the block, one encoded batch, and the references of one unit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,18 +23,17 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing.clearing import chunks_before, emptied
+from icechunk_format.groups.changing.targets import ArrayTarget, Destination, TaskReceipt
+from icechunk_format.groups.opened import SnapshotArrays
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import timed
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.chain import ChunkCodecs
 from icechunk_format.zarr.fill_values import is_all_fill
 from icechunk_format.zarr.zarr_json import ArrayMetadata
-
-if TYPE_CHECKING:
-    from icechunk_format.repository.session import WriteSession
 
 if TYPE_CHECKING:
     from icechunk_format.repository.session import WriteSession
@@ -149,7 +150,26 @@ class TaskFiles:
         self._codecs: dict[str, ChunkCodecs] = {}
         self._refs: dict[str, tuple[NodeId, list[ChunkRefs]]] = {}
         self._receipts: dict[str, list[ManifestReceipt]] = {}
+        self._cleared: dict[str, list[NDArray[np.uint32]]] = {}
         self._files = self._nbytes = 0
+
+    @cached_property
+    def base(self) -> SnapshotArrays:
+        """The arrays of the base, opened once for the task."""
+        return self._destination.open_base()
+
+    def read_into(
+        self,
+        values: NDArray[Any],
+        array: ArrayTarget,
+        lower: Sequence[int],
+        upper: Sequence[int],
+    ) -> None:
+        """Copy the old values of a box of an array into ``values`` of the same shape."""
+        end = array.old_end(lower, upper)
+        if end is not None:
+            old = self.base.reader(array.path).read_box(lower, end)
+            values[index_of_box(lower, lower, end)] = old
 
     def codecs(self, array: ArrayTarget) -> ChunkCodecs:
         """Return the codecs of an array, made once for the task."""
@@ -162,7 +182,7 @@ class TaskFiles:
     ) -> list[ChunkRefs]:
         """Store the values of the block that begins at the index `start`.
 
-        Returns the references of the chunks that were stored.
+        Returns the references of the chunks that were stored. The commit deletes the others.
 
         Raises
         ------
@@ -174,7 +194,21 @@ class TaskFiles:
         """
         fill = array.metadata.fill_value
         chunks = chunks_of(array.metadata, start, values)
-        return self.write_chunks(array, (one for one in chunks if not is_all_fill(one[1], fill)))
+        stored = self.write_chunks(array, (one for one in chunks if not is_all_fill(one[1], fill)))
+        if array.old_shape is not None:
+            stop = [low + size for low, size in zip(start, values.shape, strict=True)]
+            block = chunks_before(array.metadata.grid, start, stop, array.metadata.shape)
+            self.clear(array, block, stored)
+        return stored
+
+    def clear(
+        self, array: ArrayTarget, coords: NDArray[Any], stored: Iterable[ChunkRefs] = ()
+    ) -> None:
+        """Delete the existing chunks among ``coords``, except the stored ones, in the commit."""
+        empty = emptied(coords, stored)
+        if len(empty):
+            found = self.base.lookup(array.path).find(empty).positions
+            self._cleared.setdefault(array.path, []).append(empty[found])
 
     def write_chunks(
         self, array: ArrayTarget, chunks: Iterable[tuple[Sequence[int], NDArray[Any]]]
@@ -219,6 +253,7 @@ class TaskFiles:
             part=self._part,
             rows=rows,
             manifests={path: tuple(found) for path, found in self._receipts.items()},
+            cleared={path: np.concatenate(parts) for path, parts in self._cleared.items()},
             files=self._files,
             nbytes=self._nbytes,
             prefixes=tuple(prefixes),

@@ -23,6 +23,16 @@ from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.node_path import NodePath, ancestors, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.groups.changing.containers import add_containers
+from icechunk_format.groups.changing.destination import branch_missing
+from icechunk_format.groups.changing.result import WriteResult, find_committed, txn_metadata
+from icechunk_format.groups.changing.storing import ChunkValues
+from icechunk_format.groups.changing.targets import (
+    ArrayTarget,
+    Destination,
+    TaskReceipt,
+    cleared_by,
+)
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -35,15 +45,6 @@ from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.storage.location import Location
-from icechunk_format.tables.writing.chunks.containers import add_containers
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.tables.writing.prepare import branch_missing
-from icechunk_format.tables.writing.result import (
-    WriteResult,
-    find_committed,
-    txn_metadata,
-)
-from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.zarr.new_nodes import build_group_metadata
 from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_group_metadata
 
@@ -63,10 +64,11 @@ class ArraysCommit:
     values: Sequence[ChunkValues] = ()
     """Values that the driver stores."""
     cleared: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """By path of an array, coordinates of chunks to delete, integers of shape (n, ndim)."""
+    """By path of an array, coordinates of chunks to delete, integers of shape (n, ndim), besides
+    those of receipts."""
     still: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """By path of an array, the chunks along each axis that keep their elements; all others have
-    receipts or are ``cleared``."""
+    """By path of an array, the chunks along each axis that keep their elements; receipts store
+    or delete all others."""
     deleted: Sequence[str] = ()
     """Paths of arrays to delete; paths that do not exist are ignored."""
     check: Callable[[WriteSession, Snapshot], None] | None = None
@@ -114,7 +116,7 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         values.store(session)
     for path, num_chunks in change.still.items():
         session.drop_chunks_beyond(path, num_chunks)
-    for path, coords in change.cleared.items():
+    for path, coords in [*change.cleared.items(), *cleared_by(receipts).items()]:
         session.delete_chunks(path, coords)
     for path, found in manifests.items():
         session.add_manifests(path, found)
@@ -249,13 +251,14 @@ def manifests_of(
     paths = {array.path for array in arrays}
     manifests: dict[str, list[ManifestReceipt]] = {}
     for receipt in receipts:
-        for path, stored in receipt.manifests.items():
+        for path in {**receipt.manifests, **receipt.cleared}:
             if path not in paths:
                 raise InvalidInputError(
                     f"a receipt has chunks of array {path}, which is not part of this write; pass "
                     "the receipts of its own plan",
                     variable=path,
                 )
+        for path, stored in receipt.manifests.items():
             if stored:
                 manifests.setdefault(path, []).extend(stored)
     # The session checks this again, but only after a new repository is created.

@@ -1,0 +1,115 @@
+"""Tasks store the chunks of blocks, and delete those of an existing array that become empty."""
+
+import pickle
+
+import numpy as np
+import pytest
+from helpers.raised import raises
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    TaskFiles,
+    commit_arrays,
+    open_destination,
+)
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
+from icechunk_format.tables import open_dataset
+from icechunk_format.zarr.data_types import data_type_from_numpy
+from icechunk_format.zarr.new_nodes import build_array_metadata
+
+VALUES = np.arange(1, 29, dtype="i4").reshape(7, 4)
+VALUES[:3, 2:] = 0  # the chunk (0, 1) is not stored
+
+
+def commit(place, target, receipts):
+    destination, _ = open_destination(place, WriteOptions())
+    change = ArraysCommit(
+        destination=destination, options=WriteOptions(), arrays=[target], message="Change t"
+    )
+    return commit_arrays(change, receipts)
+
+
+@pytest.fixture
+def grown(place):
+    """Give an array of seven rows in chunks of three, as it is when it gets two more."""
+    metadata = build_array_metadata(
+        shape=(7, 4),
+        data_type=data_type_from_numpy(np.dtype("i4")),
+        chunk_shape=(3, 2),
+        dimension_names=["y", "x"],
+        node_path="/t",
+    )
+    new = ArrayTarget.of_new(metadata)
+    files = TaskFiles(open_destination(place, WriteOptions())[0])
+    files.write(new, (0, 0), VALUES)
+    receipt = files.receipt()
+    assert not receipt.cleared
+    commit(place, new, [receipt])
+    [variable] = opened(place).variables.values()
+    return ArrayTarget.of_existing(variable, metadata.with_shape((9, 4)))
+
+
+def opened(place):
+    repository = Repository.open(place)
+    return open_dataset(repository, repository.resolve(branch="main"))
+
+
+def rows_of(receipt):
+    return {path: coords.tolist() for path, coords in receipt.cleared.items()}
+
+
+def test_empty_chunks_of_a_block_are_deleted_if_they_exist(place, grown):
+    files = TaskFiles(open_destination(place, WriteOptions())[0])
+    files.write(grown, (0, 0), np.zeros((3, 4), "i4"))
+    assert rows_of(files.receipt()) == {"/t": [[0, 0]]}
+
+
+def test_new_chunks_are_not_deleted(place, grown):
+    files = TaskFiles(open_destination(place, WriteOptions())[0])
+    values = np.zeros((6, 4), "i4")
+    values[0, 0] = 5
+    files.write(grown, (3, 0), values)
+    receipt = pickle.loads(pickle.dumps(files.receipt()))
+    assert rows_of(receipt) == {"/t": [[1, 1], [2, 0], [2, 1]]}
+    commit(place, grown, [receipt])
+    expected = np.concatenate([VALUES[:3], values])
+    np.testing.assert_array_equal(opened(place).read("t"), expected)
+
+
+def test_a_chunk_that_one_task_deletes_and_another_stores_is_kept(place, grown):
+    destination = open_destination(place, WriteOptions())[0]
+    one, other = TaskFiles(destination), TaskFiles(destination)
+    one.clear(grown, np.array([[0, 0], [2, 0]]))
+    other.write(grown, (0, 0), np.full((3, 4), 7, "i4"))
+    commit(place, grown, [other.receipt(), one.receipt()])
+    found = opened(place).read("t")
+    assert (found[:3] == 7).all()
+    assert (found[6:, :2] == 0).all()
+
+
+def test_deleted_chunks_of_another_array_are_refused(place, grown):
+    files = TaskFiles(open_destination(place, WriteOptions())[0])
+    files.clear(grown, np.array([[0, 0]]))
+    with raises(InvalidInputError, match="not part of this write", variable="/t"):
+        commit_arrays(
+            ArraysCommit(
+                destination=open_destination(place, WriteOptions())[0],
+                options=WriteOptions(),
+                arrays=[],
+                message="",
+            ),
+            [files.receipt()],
+        )
+
+
+def test_old_values_are_read_up_to_the_end_of_the_old_array(place, grown):
+    files = TaskFiles(open_destination(place, WriteOptions())[0])
+    values = np.full((3, 2), -1, "i4")
+    files.read_into(values, grown, (6, 0), (9, 2))
+    assert values.tolist() == [VALUES[6, :2].tolist(), [-1, -1], [-1, -1]]
+    files.read_into(values, grown, (7, 0), (9, 2))
+    files.read_into(values, ArrayTarget.of_new(grown.metadata), (0, 0), (3, 2))
+    assert values[1:].tolist() == [[-1, -1], [-1, -1]]
