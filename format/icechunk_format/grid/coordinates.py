@@ -71,6 +71,11 @@ def joined_coords(parts: Iterable[NDArray[np.uint32]], ndim: int) -> NDArray[np.
     return joined if is_sorted(joined) else joined[sorting_rows(joined)]
 
 
+def without(coords: NDArray[np.uint32], parts: Iterable[NDArray[np.uint32]]) -> NDArray[np.uint32]:
+    """Return the coordinates, shape (n, ndim), that are in none of some parts."""
+    return coords[CoordinateOrder(joined_coords(parts, coords.shape[1])).find(coords) < 0]
+
+
 class CoordinateOrder:
     """Finds rows among ``coords``: uint32, shape (n, ndim), strictly ascending."""
 

@@ -33,10 +33,11 @@ from icechunk_format.grid.boxes import beyond, coords_of_boxes, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
+from icechunk_format.groups.emptied import emptied
 from icechunk_format.groups.positions import DimSelection
 from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.tables.writing.cells.regions import CellReceipt, emptied
+from icechunk_format.tables.writing.cells.regions import CellReceipt
 from icechunk_format.tables.writing.part import ArrayTarget, Destination
 from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.zarr.chunk_grid import ChunkGrid
@@ -210,5 +211,5 @@ def move_labels(work: LabelDeletion, task: Task) -> CellReceipt:
     cleared = {}
     if array.in_place:
         coords = coords_of_boxes(np.stack([low, high], axis=1).astype(np.int64)[None])
-        cleared[path] = emptied(reader, coords, stored)
+        cleared[path] = emptied(coords, stored, before=reader.lookup)
     return CellReceipt(task=files.receipt(), cleared=cleared)

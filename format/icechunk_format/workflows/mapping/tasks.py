@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.boxes import coords_of_boxes
+from icechunk_format.groups.emptied import chunks_before, emptied
 from icechunk_format.tables.writing.part import Destination, TaskReceipt
 from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.workflows.mapping.agreement import (
@@ -75,7 +75,7 @@ class Mapped:
     failed
         Labels and error of a skipped block.
     cleared
-        Chunks of arrays of an earlier run to delete, ``int64 (n, ndim)`` by path.
+        Chunks of arrays of an earlier run to delete, ``uint32 (n, ndim)`` by path.
     shared
         Digests of the boxes that other blocks return as well; None for a skipped block.
     missing
@@ -84,7 +84,7 @@ class Mapped:
 
     number: int
     failed: str | None = None
-    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    cleared: Mapping[str, NDArray[np.uint32]] = field(default_factory=dict)
     shared: Mapping[SharedBox, Digest | None] = field(default_factory=dict)
     missing: tuple[SharedBox, ...] = ()
 
@@ -125,7 +125,7 @@ class _RunningTask:
             for name, one in work.arrays.items()
             if (one.is_written_by(block) if task.names is None else name in task.names)
         }
-        cleared: dict[str, NDArray[np.int64]] = {}
+        cleared: dict[str, NDArray[np.uint32]] = {}
         for name, one in placed.items():
             cleared |= self._write(block, one, found[name].values)
         shared = {
@@ -141,7 +141,7 @@ class _RunningTask:
         cleared = dict(self._write_source(block, source, passed))
         for name, one in own.items():
             if name not in passed and one.target.old_shape is not None:
-                cleared[one.target.path] = _chunks_of(one, block)
+                cleared[one.target.path] = _chunks_before(one, block)
         boxes = _shared(self._work, block)
         arrays = self._work.arrays
         missing = tuple(box for box in boxes if arrays[box.name].is_written_by(block))
@@ -149,9 +149,9 @@ class _RunningTask:
 
     def _write_source(
         self, block: Block, arrays: Mapping[str, StoredArray], names: Sequence[str]
-    ) -> dict[str, NDArray[np.int64]]:
+    ) -> dict[str, NDArray[np.uint32]]:
         """Write arrays of the source; return the chunks that became empty, by path."""
-        cleared: dict[str, NDArray[np.int64]] = {}
+        cleared: dict[str, NDArray[np.uint32]] = {}
         results = self._work.function.source(block, {name: arrays[name] for name in names})
         for layout, values in results:
             cleared |= self._write(block, self._work.arrays[layout.name], values)
@@ -159,14 +159,11 @@ class _RunningTask:
 
     def _write(
         self, block: Block, placed: Placed, values: NDArray[Any]
-    ) -> dict[str, NDArray[np.int64]]:
+    ) -> dict[str, NDArray[np.uint32]]:
         """Write one array; return the chunks that became empty, by path."""
         stored = self.files.write(placed.target, placed.box(block)[0], values)
-        if placed.target.old_shape is None:
-            return {}
-        held = {tuple(at) for refs in stored for at in refs.coords.tolist()}
-        empty = [at for at in _chunks_of(placed, block).tolist() if tuple(at) not in held]
-        return {placed.target.path: np.array(empty, dtype=np.int64)} if empty else {}
+        empty = emptied(_chunks_before(placed, block), stored)
+        return {placed.target.path: empty} if len(empty) else {}
 
     def _digest(self, box: SharedBox, placed: Placed, block: Block, values: NDArray[Any]) -> Digest:
         digest = digest_of(values)
@@ -279,7 +276,7 @@ def _stored_values(work: BlockMapping, placed: Placed, block: Block) -> NDArray[
     return work.destination.open_base().reader(placed.target.path).read_box(lower, upper)
 
 
-def _chunks_of(placed: Placed, block: Block) -> NDArray[np.int64]:
-    """Return the chunks of a block that were in the old array, ``int64 (n, ndim)``."""
-    edges = placed.target.metadata.grid.chunks_of_box(*placed.box(block))
-    return coords_of_boxes(np.array(edges, np.int64).T[None]).astype(np.int64)
+def _chunks_before(placed: Placed, block: Block) -> NDArray[np.uint32]:
+    """Return the chunks of a block that were in the old array, ``uint32 (n, ndim)``."""
+    target = placed.target
+    return chunks_before(target.metadata.grid, *placed.box(block), target.old_shape)

@@ -22,7 +22,8 @@ from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
+from icechunk_format.grid.coordinates import CoordinateOrder, without
+from icechunk_format.groups.emptied import emptied
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
@@ -169,8 +170,7 @@ def _take_chunks(
     changes.add_receipts(receipts)
     rest = coords
     if receipts:
-        covered = joined_coords([r.coords.coords() for r in receipts], changes.ndim)
-        rest = coords[CoordinateOrder(covered).find(coords) < 0]
+        rest = without(coords, (receipt.coords.coords() for receipt in receipts))
     if not len(rest):
         return
     others, left = listed.take(is_new & ~is_whole), CoordinateOrder(rest)
@@ -182,8 +182,7 @@ def _take_chunks(
         found.append(refs.take(left.find(refs.coords) >= 0))
     refs = ChunkRefs.concat(found or [ChunkRefs.empty(changes.ndim)])
     changes.set_refs(refs)
-    kept = joined_coords([refs.coords], changes.ndim)
-    changes.delete(rest[CoordinateOrder(kept).find(rest) < 0])
+    changes.delete(emptied(rest, [refs]))
 
 
 def _whole_files(

@@ -10,7 +10,6 @@ import numpy as np
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.groups.variable import Variable
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.tables.writing.commit_arrays import ArraysCommit, with_own_attributes
@@ -60,7 +59,6 @@ def archive_commit(
         name: None if found is None else with_own_attributes(base, name, found, written)
         for name, found in groups.items()
     }
-    boxes = {array.target.path: np.array(array.cleared, np.int64) for array in arrays}
     return ArraysCommit(
         destination=destination,
         options=options,
@@ -68,9 +66,7 @@ def archive_commit(
         groups={**own, path: described},
         values=[array.values for array in arrays if array.values is not None],
         cleared={
-            path: coords_of_boxes(edges.transpose(0, 2, 1)).astype(np.int64)
-            for path, edges in boxes.items()
-            if len(edges)
+            array.target.path: np.concatenate(array.cleared) for array in arrays if array.cleared
         },
         message=message,
     )

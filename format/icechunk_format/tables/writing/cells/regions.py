@@ -27,14 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
-from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
-from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.emptied import emptied
 from icechunk_format.groups.positions import DimSelection, runs_of
 from icechunk_format.groups.variable import Variable
 from icechunk_format.repository.changes.touched_chunks import in_any
@@ -217,21 +215,12 @@ def blank_cells(work: CellDeletion, task: tuple[str, tuple[Box, ...]]) -> CellRe
                 at = [s.positions() - a for s, a in zip(chosen, lower, strict=True)]
                 values[np.ix_(*at)] = array.absent
         written = files.write(array.target, lower, values)
-        cleared.append(emptied(reader, coords, written))
+        cleared.append(emptied(coords, written, before=reader.lookup))
     return CellReceipt(
         task=files.receipt(),
         cleared={path: np.concatenate(cleared)},
         cells={path: cells},
     )
-
-
-def emptied(
-    reader: ArrayReader, coords: NDArray[np.uint32], written: Sequence[ChunkRefs]
-) -> NDArray[np.uint32]:
-    """Return the stored chunks among some that were not written again, since they are empty."""
-    stored = coords[reader.lookup.find(coords).positions]
-    kept = joined_coords([refs.coords for refs in written], coords.shape[1])
-    return stored[CoordinateOrder(kept).find(stored) < 0]
 
 
 def _left_over(

@@ -26,8 +26,9 @@ from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
+from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, without
 from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups.emptied import emptied
 from icechunk_format.groups.variable import Variable, array_at
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
@@ -227,9 +228,7 @@ class _ArrayAdoption:
             refs = theirs.refs.take(CoordinateOrder(ours).find(theirs.refs.coords) < 0)
             if len(refs):
                 yield refs
-            there = joined_coords([ours, refs.coords], ndim)
-            left = theirs.left[CoordinateOrder(there).find(theirs.left) < 0]
-            self._whole.commit.deleted[self._new.path] = left
+            self._clear(without(theirs.left, [ours, refs.coords]))
         if len(merged):
             yield self._merged(merged)
 
@@ -350,13 +349,18 @@ class _ArrayAdoption:
             parts += store_in_batches(self._destination, len(new.dims), chunks)
         stored = ChunkRefs.concat(parts)
         whole.commit.written.add_chunks(stored)
-        if merge.empty:
-            left = [whole.commit.deleted[new.path], np.array(merge.empty, np.uint32)]
-            whole.commit.deleted[new.path] = np.concatenate(left)
+        self._clear(emptied(targets, [stored]))
         if merge.cells_lost:
             whole.lost[new.name] = new.dims, merge.lost, merge.cells_lost
             whole.lost_at[new.node_id] = targets[touched]
         return stored
+
+    def _clear(self, coords: NDArray[np.uint32]) -> None:
+        """Delete chunks in the commit."""
+        if len(coords):
+            deleted = self._whole.commit.deleted
+            before = deleted.get(self._new.path, coords[:0])
+            deleted[self._new.path] = np.concatenate([before, coords])
 
     def _moved_array(
         self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]

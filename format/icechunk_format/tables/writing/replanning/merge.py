@@ -65,8 +65,6 @@ class CellMerge:
     lost: list[set[int]] = field(default_factory=list)
     """By axis: indices of cells in conflict."""
     cells_lost: int = 0
-    empty: list[list[int]] = field(default_factory=list)
-    """Merged chunks with only the fill value and no row of the write."""
 
     @property
     def has_no_missing_value(self) -> bool:
@@ -86,7 +84,6 @@ class CellMerge:
             if self.ours is None and is_all_fill(values, self.array.metadata.fill_value):
                 # If it were stored, its cells would count as written in an array without a missing
                 # value.
-                self.empty.append(at)
                 continue
             yield at, codecs.encode(padded(self.array.metadata, values, at))
             chunks_lost += self.cells_lost > before

@@ -108,17 +108,6 @@ def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
     return start % chunk == 0 and (is_last or length % chunk == 0)
 
 
-def stale_chunks(box: Box, target: ArrayTarget) -> Box | None:
-    """Return the chunks of a box that may exist in an existing array, or None."""
-    if target.old_shape is None:
-        return None
-    grid = target.metadata.grid
-    upper = np.minimum(box[1], target.old_shape).tolist()
-    if any(high <= low for low, high in zip(box[0], upper, strict=True)):
-        return None
-    return grid.chunks_of_box(box[0], upper)
-
-
 def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Return sorted numbers as ranges of at most ``most`` numbers."""
     found: list[tuple[int, int]] = []

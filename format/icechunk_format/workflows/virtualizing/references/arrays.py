@@ -28,7 +28,6 @@ from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.copying.plan import (
     CopiedParts,
     is_aligned,
-    stale_chunks,
 )
 from icechunk_format.workflows.virtualizing.copying.run import CopySource, StagedArray
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
@@ -307,7 +306,7 @@ class ArraysPlanner:
             if member is not None and is_apart and path not in member.copied:
                 self._add_member(planned, path, member, starts, tuple(shift))
                 if member.row.status == REFRESHED and not is_rebuilt:
-                    planned.cleared.append(metadata.grid.chunks_of_box(*box))
+                    planned.clear(box)
             elif member is not None:
                 member.copy(path, "it shares chunks with other files")
                 parts.copied.append(box)
@@ -328,8 +327,7 @@ class ArraysPlanner:
         if parts.copied:
             planned.copies = parts
             for box in () if is_rebuilt else parts.boxes(metadata):
-                stale = stale_chunks(box, planned.target)
-                planned.cleared += [] if stale is None else [stale]
+                planned.clear(box)
 
     def _add_member(
         self,

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from icechunk_format.groups.emptied import chunks_before
 from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.references.manifests import (
@@ -19,6 +21,7 @@ from icechunk_format.workflows.virtualizing.references.manifests import (
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.copying.plan import CopiedParts
+    from icechunk_format.workflows.virtualizing.copying.run import Box
     from icechunk_format.workflows.virtualizing.planning.members import Member
     from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, Stage
 
@@ -34,10 +37,15 @@ class PlannedArray:
     target: ArrayTarget
     values: ChunkValues | None = None
     """Values of a stored array; None for references."""
-    cleared: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    """Boxes of the chunk grid whose chunks are deleted first."""
+    cleared: list[NDArray[np.uint32]] = field(default_factory=list)
+    """Chunks that are deleted first, ``uint32 (n, ndim)`` each."""
     segments: list[Segment] = field(default_factory=list)
     copies: CopiedParts | None = None
+
+    def clear(self, box: Box) -> None:
+        """Delete the chunks that a box of elements had in the base."""
+        grid, old_shape = self.target.metadata.grid, self.target.old_shape
+        self.cleared.append(chunks_before(grid, *box, old_shape))
 
 
 @dataclass(slots=True)
