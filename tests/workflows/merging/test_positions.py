@@ -55,6 +55,23 @@ def test_cells_of_other_labels_are_merged_beside_a_label_that_the_target_deleted
     assert cells(repository) == {0: 0.0, 2: 2.0, 3: 33.0, 4: 44.0}
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("gone", [2, 3])
+@pytest.mark.parametrize("appended", [(), (6,), (6, 7)])
+def test_a_chunk_of_a_deleted_label_that_the_source_moved_is_left_out(chunk, gone, appended):
+    repository = begun(labels=(0, 2, 3), chunk=chunk)
+    delete(repository, "main", gone)
+    labels = [1, *appended]
+    write(repository, "dev", labels, v=[label + 0.5 for label in labels])
+    Repository.open(repository.location).merge("dev", into="main")
+    expected = {0: 0.0, 2: 2.0, 3: 3.0} | {label: label + 0.5 for label in labels}
+    del expected[gone]
+    assert cells(repository) == expected
+    # An array that grows later does not show the cell of the deleted label again.
+    write(repository, "main", [9], u=[9.0])
+    assert cells(repository) == expected
+
+
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_a_cell_of_a_deleted_label_is_a_conflict(chunk):
     repository = begun(chunk=chunk)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import parent
 from icechunk_format.errors import IcechunkError
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups.variable import Variable, arrays_in
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.changes.meaning import same_meaning
@@ -24,7 +25,6 @@ from icechunk_format.tables.cf.encode import VariableEncoder, missing_value
 from icechunk_format.tables.writing.columns.labels import in_order, index_labels
 from icechunk_format.tables.writing.dimensions import is_disordered
 from icechunk_format.tables.writing.part import Destination
-from icechunk_format.tables.writing.replanning.rivals import label_positions
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000
@@ -161,7 +161,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
         else destination_of(sides).reader(snapshot, variable).read_all()
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
-    at = [label_positions(labels[0], side) for side in labels[1:]]
+    at = [IndexMap.of_labels(labels[0], side).indices for side in labels[1:]]
     if (at[0] < 0).any():
         raise CannotMerge("the source has removed or changed labels of the common snapshot")
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):

@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snap
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, without
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.groups.emptied import emptied
 from icechunk_format.groups.variable import Variable, array_at
@@ -43,14 +44,13 @@ from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.merge import CellMerge, MovedArray
 from icechunk_format.tables.writing.replanning.moves import (
     AxisMoves,
-    axis_moves,
     chunk_moves,
     targets_of,
 )
 from icechunk_format.tables.writing.replanning.rivals import (
     Rivals,
     TheirChunks,
-    find_new_indices,
+    find_moves,
     their_chunks,
 )
 from icechunk_format.tables.writing.storing import store_in_batches
@@ -133,7 +133,7 @@ class Adoption:
     ) -> None:
         self.plan, self.now, self.rivals = plan, now, rivals
         self.picked, self.dry_run = picked, dry_run
-        self.new_indices = find_new_indices(plan, now, rivals, may_lack=picked is not None)
+        self.moves = find_moves(plan, now, rivals, may_lack=picked is not None)
         # By array: dimensions, indices along each, and number of the cells that two writers wrote.
         self.lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         # By node id: the chunks of these cells.
@@ -161,7 +161,7 @@ class _ArrayAdoption:
         self, whole: Adoption, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
     ) -> None:
         self._whole, self._old, self._new, self._changes = whole, old, new, changes
-        self._rivals, self._new_indices = whole.rivals, whole.new_indices
+        self._rivals, self._moves = whole.rivals, whole.moves
         self._options = whole.now.options
         self._destination = whole.now.destination
         self._storage = self._destination.open_storage()
@@ -182,7 +182,7 @@ class _ArrayAdoption:
     def _cells(self) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
         """Return the manifests that are reused unchanged, and the other references."""
         old, new = self._old, self._new
-        theirs = their_chunks(self._whole.now, new, self._rivals.tip)
+        theirs = self._their_chunks()
         targets = [np.zeros((0, len(new.dims)), np.int64)]
         if theirs is not None:
             targets.append(theirs.merged)
@@ -236,9 +236,9 @@ class _ArrayAdoption:
         """Return a mask of chunks of the new plan with cells that others wrote or moved."""
         found = self._rivals.touched(self._new.node_id, targets)
         for axis, dim in enumerate(self._new.dims):
-            if dim in self._new_indices:
+            if dim in self._moves:
                 along = self._new.metadata.grid.axes[axis]
-                found |= along.start_of(targets[:, axis] + 1) > self._new_indices[dim].still
+                found |= along.start_of(targets[:, axis] + 1) > self._moves[dim].still
         return found
 
     def _written_by_others(self, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -255,16 +255,31 @@ class _ArrayAdoption:
         return found
 
     def _moves_along(self, old: ArrayTarget) -> list[AxisMoves]:
-        new, plans = self._new, (self._whole.plan, self._whole.now)
+        lacks = {"base": old.old_shape is None, "tip": self._new.old_shape is None}
+        axes = (array.metadata.grid.axes for array in (old, self._new))
         return [
-            axis_moves(
-                (old.metadata.grid.axes[axis], new.metadata.grid.axes[axis]),
-                (plans[0].indices(dim), plans[1].indices(dim)),
-                along=self._new_indices[dim].without(
-                    base=old.old_shape is None, tip=new.old_shape is None
-                ),
-            )
-            for axis, dim in enumerate(old.dims)
+            AxisMoves(old=before, new=now, along=self._moves[dim].without(**lacks))
+            for before, now, dim in zip(*axes, old.dims, strict=True)
+        ]
+
+    def _their_chunks(self) -> TheirChunks | None:
+        """Return the moves of the chunks in the newest snapshot; None if no chunk moves."""
+        new, tip = self._new, self._rivals.tip
+        stored = array_at(tip, new.path, new.node_id)
+        if stored is None or not self._whole.now.moved.keys() & set(new.dims):
+            return None
+        maps = self._maps(stored, "tip", new.metadata.shape)
+        return their_chunks(self._destination.reader(tip, stored), new.metadata.grid.axes, maps)
+
+    def _maps(
+        self, array: Variable, state: Literal["was", "base", "tip"], shape: Sequence[int]
+    ) -> list[IndexMap]:
+        """Return the moves along the axes of an array of an older state, which gets a shape."""
+        known = {dim: getattr(moves, state) for dim, moves in self._moves.items()}
+        same = map(IndexMap.resized, array.shape, shape)
+        return [
+            known[dim] if dim in known and known[dim].before == each.before else each
+            for dim, each in zip(array.dims, same, strict=True)
         ]
 
     # -- chunks that are used as they are ---------------------------------------------------
@@ -324,15 +339,9 @@ class _ArrayAdoption:
             array=new,
             axes=self._axes,
             ours=self._ours(old) if old is not None and is_written else None,
-            base=None
-            if old is None
-            else self._moved_array(old, self._rivals.base, whole.plan.moved),
-            base_now=self._moved_array(
-                new, self._rivals.base, {dim: at.base for dim, at in self._new_indices.items()}
-            ),
-            tip=self._moved_array(
-                new, self._rivals.tip, {dim: at.tip for dim, at in self._new_indices.items()}
-            ),
+            base=None if old is None else self._moved_array(old, self._rivals.base, "was"),
+            base_now=self._moved_array(new, self._rivals.base, "base"),
+            tip=self._moved_array(new, self._rivals.tip, "tip"),
             stored=self._changes,
             written_by_others=self._written_by_others,
             has_all_rows=whole.has_all_rows,
@@ -363,16 +372,13 @@ class _ArrayAdoption:
             deleted[self._new.path] = np.concatenate([before, coords])
 
     def _moved_array(
-        self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
+        self, target: ArrayTarget, snapshot: Snapshot, state: Literal["was", "base", "tip"]
     ) -> MovedArray | None:
-        array = array_at(snapshot, new.path, new.node_id)
+        array = array_at(snapshot, target.path, target.node_id)
         if array is None:
             return None
-        own = [
-            indices.get(dim, np.arange(size, dtype=np.int64))
-            for dim, size in zip(new.dims, array.shape, strict=True)
-        ]
-        return MovedArray(self._destination.reader(snapshot, array), own, new.metadata.shape)
+        maps = self._maps(array, state, target.metadata.shape)
+        return MovedArray(self._destination.reader(snapshot, array), maps)
 
     def _ours(self, old: ArrayTarget) -> ArrayReader:
         """Return a reader of the stored chunks of the array."""

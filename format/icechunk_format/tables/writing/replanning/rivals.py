@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.boxes import beyond
 from icechunk_format.grid.chunk_moves import ChunkMoves, spread
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
+from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.groups.variable import array_at, arrays_in
-from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.tables.writing.replanning.conflicts import refused
-from icechunk_format.tables.writing.replanning.moves import NewIndices, grid_of
+from icechunk_format.tables.writing.replanning.moves import DimMoves, grid_of
 
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -72,30 +73,40 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def find_new_indices(
+def find_moves(
     plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
-) -> dict[str, NewIndices]:
-    """Return, by dimension, the index in the new plan of each index of base and tip.
+) -> dict[str, DimMoves]:
+    """Return, by dimension, the moves of its elements to the new plan.
 
-    ``may_lack`` allows labels of the base that are missing in the tip; their index is -1.
+    ``may_lack`` allows labels of the base that are missing in the tip, and have no new index.
     """
-    found: dict[str, NewIndices] = {}
+    found: dict[str, DimMoves] = {}
     for dim in plan.dimension_tables:
-        sizes = [_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip)]
-        if sizes[1] < sizes[0] and not may_lack:
+        old, new = (_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip))
+        if new < old and not may_lack:
             raise refused(
                 now,
-                f"the dimension {dim!r} was shortened from {sizes[0]} to {sizes[1]} elements "
+                f"the dimension {dim!r} was shortened from {old} to {new} elements "
                 "since this write was planned",
                 snapshots=rivals.ids,
                 dim=dim,
             )
-        tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
-        ends = [1 + int(np.max(each, initial=-1)) for each in (tip, now.indices(dim))]
-        at = _indices_of_labels(now, rivals, dim, sizes[0], may_lack=may_lack)
-        base = np.where(at < 0, -1, np.append(tip, 0)[at])
-        was = plan.moved.get(dim, np.arange(sizes[0], dtype=np.int64))
-        found[dim] = NewIndices(was=was, base=base, tip=tip, size=max(sizes[1], *ends))
+        base, was, tip = np.arange(old), plan.moved.get(dim), now.moved.get(dim)
+        was, tip = base if was is None else was, np.arange(new) if tip is None else tip
+        own = plan.indices(dim), now.indices(dim)
+        before, size = (
+            1 + max(int(np.max(each, initial=-1)) for each in known)
+            for known in ((base, was, own[0]), (np.arange(new), tip, own[1]))
+        )
+        rows = np.full(before, -1, np.int64)
+        rows[own[0]] = own[1]
+        to_new = IndexMap.of_indices(tip, size)
+        found[dim] = DimMoves(
+            rows=IndexMap.of_indices(rows, size),
+            was=IndexMap.of_indices(was, before),
+            base=_labels_moved(now, rivals, dim, (old, new), may_lack=may_lack).then(to_new),
+            tip=to_new,
+        )
     return found
 
 
@@ -104,32 +115,17 @@ def _size(snapshot: Snapshot, group: str, dim: str) -> int:
     return next((size for v in arrays for name, size in v.dimensions if name == dim), 0)
 
 
-def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the index in ``new`` of each label of ``old``; -1 for missing labels."""
-    if np.array_equal(new[: len(old)], old):
-        return np.arange(len(old), dtype=np.int64)
-    found = np.full(len(old), -1, np.int64)
-    if len(new):
-        order = np.argsort(new, kind="stable")
-        at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
-        is_there = np.asarray(new[order][at] == old, np.bool_)
-        found[is_there] = order[at[is_there]]
-    return found
-
-
-def _indices_of_labels(
-    prepared: PreparedWrite, rivals: Rivals, dim: str, size: int, *, may_lack: bool
-) -> NDArray[np.int64]:
-    """Return the index in the tip of each label of the base, -1 for missing labels."""
-    path = prepared.array_path(dim)
+def _labels_moved(
+    prepared: PreparedWrite, rivals: Rivals, dim: str, sizes: tuple[int, int], *, may_lack: bool
+) -> IndexMap:
+    """Return the map of the labels of the base to those of the tip."""
+    path, destination = prepared.array_path(dim), prepared.destination
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
     if before is None or after is None:
-        return np.arange(size, dtype=np.int64)
-    destination = prepared.destination
+        return IndexMap.resized(*sizes)
     old = destination.reader(rivals.base, before).read_all()
-    new = destination.reader(rivals.tip, after).read_all()
-    found = label_positions(old, new)
-    if not may_lack and (found < 0).any():
+    found = IndexMap.of_labels(old, destination.reader(rivals.tip, after).read_all())
+    if not may_lack and len(found.gone):
         raise refused(
             prepared,
             f"labels of the dimension {dim!r} were changed or removed since this write was planned",
@@ -173,19 +169,11 @@ class TheirChunks:
     """``(m, ndim)``: old coordinates of all these chunks."""
 
 
-def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
-    """Return the moves of stored chunks of an array; None if no chunk moves."""
-    stored = array_at(tip, array.path, array.node_id)
-    if stored is None or not now.moved.keys() & set(array.dims):
-        return None
-    reader = now.destination.reader(tip, stored)
-    before, after = reader.metadata.grid.axes, array.metadata.grid.axes
-    maps = [
-        IndexMap.resized(axis.size, size)
-        if dim not in now.moved
-        else IndexMap.of_indices(now.moved[dim], size)
-        for axis, size, dim in zip(before, array.metadata.shape, array.dims, strict=True)
-    ]
+def their_chunks(
+    reader: ArrayReader, after: Sequence[ChunkAxis], maps: Sequence[IndexMap]
+) -> TheirChunks:
+    """Return the moves of stored chunks of an array to its new axes."""
+    before = reader.metadata.grid.axes
     counts = reader.metadata.grid.num_chunks
     still = [
         int(axis.chunk_of(np.array([each.still]))[0]) if each.still < axis.size else axis.count
