@@ -3,17 +3,20 @@
 A plain model holds the cells of each branch by variable and label. Each change and each merge is
 read by the reference and xarray. The law: a merge leaves each cell at its label, with the value
 that a three-way merge of both models gives, or raises ConflictError and changes nothing; if both
-sides changed the same thing, it raises.
+sides changed the same thing, or one the meaning of cells that the other wrote, it raises.
 
-More histories, or one of them::
+``make nightly`` runs 1,000 histories from a random seed on. More of them (10,000 take three hours
+of one core), or one of them::
 
-    HISTORIES=500 python -m pytest tests/conformance/workflows/test_merging.py -s -k histories
-    HISTORY_SEED=123 HISTORIES=1 python -m pytest tests/conformance/workflows/test_merging.py -s
+    cd tests/conformance/workflows
+    HISTORIES=10000 HISTORY_SEED=1 python -m pytest test_merging.py -s -k night
+    HISTORIES=1 HISTORY_SEED=123 python -m pytest test_merging.py -s -k keep
 """
 
 import copy
 import os
 import random
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -35,8 +38,7 @@ from icechunk_format.workflows.rechunking import (
 )
 from icechunk_format.workflows.running import in_process
 
-HISTORIES = int(os.environ.get("HISTORIES", "16"))
-FIRST_SEED = int(os.environ.get("HISTORY_SEED", "1"))
+BY_DAY, BY_NIGHT = 16, 1_000
 pytestmark = pytest.mark.needs_reference
 
 
@@ -103,6 +105,7 @@ def three_way(base, ours, theirs):
 def merged_array(was, mine, other, labels):
     cells = {}
     scale = chosen(was.scale, mine.scale, other.scale)
+    rescaled = [side.scale != was.scale for side in (mine, other)]
     for label in {*was.cells, *mine.cells, *other.cells}:
         # A change of the scale changes no stored value.
         stored = [
@@ -110,6 +113,8 @@ def merged_array(was, mine, other, labels):
             for side in (was, mine, other)
         ]
         written = [stored[i] != stored[0] for i in (1, 2)]
+        if any(written[i] and rescaled[1 - i] and stored[1 + i] is not None for i in (0, 1)):
+            raise Refused  # One side wrote a cell, and the other changed the meaning of its value.
         value = chosen(*stored)
         if value is None:
             continue
@@ -329,21 +334,36 @@ class History:
             self.merge(*reversed(sides))
 
 
-def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
+def run_histories(folder, first_seed, number):
+    """Run histories; return the outcomes of their merges."""
     icechunk.set_logs_filter("off")
     outcomes, failed = Counter(), {}
-    for seed in range(FIRST_SEED, FIRST_SEED + HISTORIES):
-        history = History(tmp_path, seed)
+    for seed in range(first_seed, first_seed + number):
+        history = History(folder, seed)
         try:
             history.run()
+            shutil.rmtree(history.place)
         except Exception as error:
             failed[seed] = f"v{history.spec_version} {type(error).__name__}: {str(error)[:400]}"
         outcomes += history.outcomes
-    print(dict(outcomes))
+    print(f"{number} histories from {first_seed}: {dict(outcomes)}")
     assert not failed, "\n".join(f"{seed}: {problem}" for seed, problem in failed.items())
-    if HISTORIES >= 16:
-        assert outcomes["merged"] >= HISTORIES // 2
+    return outcomes
+
+
+def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
+    number = int(os.environ.get("HISTORIES", BY_DAY))
+    outcomes = run_histories(tmp_path, int(os.environ.get("HISTORY_SEED", 1)), number)
+    if number >= BY_DAY:
+        assert outcomes["merged"] >= number // 2
         assert outcomes["refused"] > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+def test_a_night_of_random_histories(tmp_path):
+    first = int(os.environ.get("HISTORY_SEED", random.randrange(10**6)))
+    run_histories(tmp_path, first, int(os.environ.get("HISTORIES", BY_NIGHT)))
 
 
 def test_the_model_refuses_changes_of_the_same_thing():
