@@ -11,7 +11,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,13 +43,13 @@ from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.merge import CellMerge, MovedArray
 from icechunk_format.tables.writing.replanning.moves import (
     AxisMoves,
+    DimMoves,
     chunk_moves,
     targets_of,
 )
 from icechunk_format.tables.writing.replanning.rivals import (
     Rivals,
     TheirChunks,
-    find_moves,
     their_chunks,
 )
 from icechunk_format.tables.writing.storing import store_in_batches
@@ -119,34 +118,34 @@ def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
 class Adoption:
     """Builds ``commit`` from chunks that tasks have stored, or that another branch has changed.
 
-    ``picked`` is the snapshot of that branch. A dry run finds conflicts, and stores nothing.
+    ``before`` are the arrays of the first plan, and ``picked`` is the snapshot of that branch. A
+    dry run finds conflicts, and stores nothing.
     """
 
     def __init__(
         self,
-        plan: WritePlan,
+        before: Mapping[str, ArrayTarget],
         now: WritePlan,
         rivals: Rivals,
+        moves: Mapping[str, DimMoves],
         *,
+        has_all_rows: bool = False,
         picked: Snapshot | None = None,
         dry_run: bool = False,
     ) -> None:
-        self.plan, self.now, self.rivals = plan, now, rivals
-        self.picked, self.dry_run = picked, dry_run
-        self.moves = find_moves(plan, now, rivals, may_lack=picked is not None)
+        self.before, self.now, self.rivals, self.moves = before, now, rivals, moves
+        self.has_all_rows, self.picked, self.dry_run = has_all_rows, picked, dry_run
         # By array: dimensions, indices along each, and number of the cells that two writers wrote.
         self.lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         # By node id: the chunks of these cells.
         self.lost_at: dict[NodeId, NDArray[Any]] = {}
-        labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
-        self.has_all_rows = plan.row_count == math.prod(labels)
         self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
     def take_all(self, stored: Mapping[str, ChunkChanges]) -> None:
         """Reuse the stored chunks of each array, given by path."""
         for name, array in self.now.arrays.items():
             changes = stored.get(array.path) or ChunkChanges(len(array.dims))
-            _ArrayAdoption(self, self.plan.arrays.get(name), array, changes).take()
+            _ArrayAdoption(self, self.before.get(name), array, changes).take()
         for array in _others_that_move(self.now):
             _ArrayAdoption(self, None, array, ChunkChanges(len(array.dims))).take()
 

@@ -34,6 +34,11 @@ class DimMoves:
     tip: IndexMap
     """The elements of the newest snapshot."""
 
+    @classmethod
+    def of(cls, *, rows: IndexMap, was: IndexMap, theirs: IndexMap, tip: IndexMap) -> DimMoves:
+        """Return the moves, given ``theirs`` of the base to the newest snapshot."""
+        return cls(rows=rows, was=was, base=theirs.then(tip), tip=tip)
+
     @cached_property
     def still(self) -> int:
         """Number of leading indices that are the same in all snapshots."""

@@ -19,10 +19,13 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
@@ -44,7 +47,7 @@ from icechunk_format.tables.writing.replanning.adopt import (
     disjoint_manifests,
 )
 from icechunk_format.tables.writing.replanning.conflicts import cells_written_twice, refused
-from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
+from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move, find_moves
 from icechunk_format.tables.writing.result import WriteResult, committed_before
 
 
@@ -143,7 +146,11 @@ def _adopted(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> PlannedCom
     stored = {path: ChunkChanges(len(found[0].extents)) for path, found in first.manifests.items()}
     for path, changes in stored.items():
         changes.add_receipts(first.manifests[path])
-    adoption = Adoption(first.plan, now, rivals)
+    plan = first.plan
+    labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
+    has_all_rows = plan.row_count == math.prod(labels)
+    moves = find_moves(plan, now, rivals)
+    adoption = Adoption(plan.arrays, now, rivals, moves, has_all_rows=has_all_rows)
     adoption.take_all(stored)
     if adoption.lost and now.options.resolve is None:
         raise cells_written_twice(now, adoption.lost, rivals.writers(adoption.lost_at))

@@ -13,7 +13,7 @@ from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.grid.boxes import beyond
+from icechunk_format.grid.boxes import beyond, box_of_grid, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves, spread
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
@@ -73,17 +73,12 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def find_moves(
-    plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
-) -> dict[str, DimMoves]:
-    """Return, by dimension, the moves of its elements to the new plan.
-
-    ``may_lack`` allows labels of the base that are missing in the tip, and have no new index.
-    """
+def find_moves(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, DimMoves]:
+    """Return, by dimension, the moves of its elements to the new plan."""
     found: dict[str, DimMoves] = {}
     for dim in plan.dimension_tables:
         old, new = (_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip))
-        if new < old and not may_lack:
+        if new < old:
             raise refused(
                 now,
                 f"the dimension {dim!r} was shortened from {old} to {new} elements "
@@ -100,12 +95,11 @@ def find_moves(
         )
         rows = np.full(before, -1, np.int64)
         rows[own[0]] = own[1]
-        to_new = IndexMap.of_indices(tip, size)
-        found[dim] = DimMoves(
+        found[dim] = DimMoves.of(
             rows=IndexMap.of_indices(rows, size),
             was=IndexMap.of_indices(was, before),
-            base=_labels_moved(now, rivals, dim, (old, new), may_lack=may_lack).then(to_new),
-            tip=to_new,
+            theirs=_labels_moved(now, rivals, dim, (old, new)),
+            tip=IndexMap.of_indices(tip, size),
         )
     return found
 
@@ -116,7 +110,7 @@ def _size(snapshot: Snapshot, group: str, dim: str) -> int:
 
 
 def _labels_moved(
-    prepared: PreparedWrite, rivals: Rivals, dim: str, sizes: tuple[int, int], *, may_lack: bool
+    prepared: PreparedWrite, rivals: Rivals, dim: str, sizes: tuple[int, int]
 ) -> IndexMap:
     """Return the map of the labels of the base to those of the tip."""
     path, destination = prepared.array_path(dim), prepared.destination
@@ -125,7 +119,7 @@ def _labels_moved(
         return IndexMap.resized(*sizes)
     old = destination.reader(rivals.base, before).read_all()
     found = IndexMap.of_labels(old, destination.reader(rivals.tip, after).read_all())
-    if not may_lack and len(found.gone):
+    if len(found.gone):
         raise refused(
             prepared,
             f"labels of the dimension {dim!r} were changed or removed since this write was planned",
@@ -188,8 +182,10 @@ def their_chunks(
     split = [
         grid_of([*map(spread, before, after, maps, at)]) for at in refs.coords[~is_moved].tolist()
     ]
+    # A smaller array drops the others.
+    left = refs.coords[~stays]
     return TheirChunks(
         refs=refs.take(is_moved & ~stays).moved(targets[is_moved & ~stays]),
         merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
-        left=refs.coords[~stays],
+        left=left[inside_box(left, box_of_grid(each.count for each in after))],
     )
