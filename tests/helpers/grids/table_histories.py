@@ -92,7 +92,7 @@ def three_way(base, ours, theirs):
 def merged_array(was, mine, other, labels):
     cells = {}
     scale = chosen(was.scale, mine.scale, other.scale)
-    rescaled = [side.scale != was.scale for side in (mine, other)]
+    rescaled = [mine.scale != other.scale and side.scale != was.scale for side in (mine, other)]
     for label in {*was.cells, *mine.cells, *other.cells}:
         # A change of the scale changes no stored value.
         stored = [

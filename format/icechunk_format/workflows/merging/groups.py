@@ -48,7 +48,7 @@ from icechunk_format.workflows.merging.labels import (
     dim_labels,
     encoder_of,
 )
-from icechunk_format.workflows.merging.positions import misplaced
+from icechunk_format.workflows.merging.positions import misplaced, touched_by_both
 from icechunk_format.workflows.merging.sides import CannotMerge, GroupMerge, Sides
 from icechunk_format.zarr.fill_values import differs
 from icechunk_format.zarr.zarr_json import ArrayMetadata
@@ -110,7 +110,8 @@ def _group_merge(
             seen[side] = size
     old = [dim for dim, size in sizes.items() if size[0]]
     grew = [any(sizes[dim][side] > sizes[dim][0] for dim in old) for side in (1, 2)]
-    if not by_labels and not all(grew):
+    shrank = (d for d in old if min(sizes[d]) < sizes[d][0] and touched_by_both(d, named))
+    if not by_labels and not all(grew) and not any(shrank):
         return None
     dims = {
         dim: dim_labels(sides, [arrays.get(dim) for arrays in named], size)

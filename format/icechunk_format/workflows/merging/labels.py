@@ -188,8 +188,6 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
     ours, theirs = (IndexMap.of_labels(labels[0], side) for side in labels[1:])
-    if len(ours.gone):
-        raise CannotMerge("the source has removed or changed labels of the common snapshot")
     return DimLabels(
         ours=ours, theirs=theirs, variable=found[2] or found[1], stored=(labels[1], labels[2])
     )
