@@ -60,11 +60,6 @@ class IndexMap:
         return cls(before=before, after=int(counts.sum()), runs=_joined(runs))
 
     @classmethod
-    def inserted(cls, after: int, ranges: NDArray[np.int64]) -> Self:
-        """Return the map of an axis that gets fresh elements at ranges of new indices."""
-        return cls.dropped(after, ranges).inverse
-
-    @classmethod
     def of_indices(cls, indices: NDArray[Any], after: int) -> Self:
         """Return the map of elements to their new indices, distinct; -1 for those that are gone."""
         old = np.flatnonzero(indices >= 0)

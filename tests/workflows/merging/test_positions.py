@@ -67,6 +67,16 @@ def test_cells_of_other_labels_are_merged_beside_a_deleted_label(one, two, chunk
 
 
 @SIDES
+def test_a_chunk_that_the_source_cut_is_kept_beside_cells_of_another_chunk(one, two):
+    repository = begun(range(6), chunk=3)
+    delete(repository, one, 5)
+    write(repository, one, [4], v=[44.0])
+    write(repository, two, [1], v=[11.0])
+    Repository.open(repository.location).merge("dev", into="main")
+    assert cells(repository) == {0: 0.0, 1: 11.0, 2: 2.0, 3: 3.0, 4: 44.0}
+
+
+@SIDES
 @pytest.mark.parametrize("gone", [0, 3])
 def test_a_label_that_one_side_replaced_is_replaced_beside_cells_of_others(one, two, gone):
     repository = begun()

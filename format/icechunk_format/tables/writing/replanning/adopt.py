@@ -24,7 +24,6 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, without
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups.array_reader import ArrayReader
@@ -76,25 +75,7 @@ class PlannedCommit:
     """Files that were stored for merged and moved chunks."""
 
 
-def disjoint_manifests(
-    plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
-) -> dict[str, list[ManifestReceipt]]:
-    """Join the manifests of an array if their boxes overlap, which readers do not support."""
-    destination = plan.destination
-    storage = destination.open_storage()
-    found = dict(manifests)
-    for array in plan.arrays.values():
-        receipts = found.get(array.path, [])
-        boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
-        if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
-            continue
-        joined = ChunkRefs.concat(list(_stored_refs(storage, array.node_id, receipts)))
-        parts = [(array.node_id, [joined])]
-        [found[array.path]] = store_manifests(storage, destination.manifest_format, parts)
-    return found
-
-
-def _stored_refs(
+def stored_refs(
     storage: Storage, node_id: NodeId, receipts: Sequence[ManifestReceipt]
 ) -> Iterator[ChunkRefs]:
     """Load manifests of an array, and yield the references of each that are used."""
@@ -187,6 +168,7 @@ class _ArrayAdoption:
             targets.append(theirs.merged)
         kept: list[ManifestReceipt] = []
         moved: list[_Moved] = []
+        reused: list[NDArray[np.uint32]] = []
         if old is not None and not self._changes.is_empty:
             self._axes = self._moves_along(old)
             is_same = old.node_id == new.node_id
@@ -205,6 +187,7 @@ class _ArrayAdoption:
                     is_same_array=is_same and old.old_shape is not None,
                 )
                 stays = is_moved & are_alike
+                reused.append(moved_to[stays].astype(np.uint32))
                 is_kept = is_same and stays.all() and (moved_to == coords).all()
                 if is_kept and isinstance(found, ManifestReceipt) and found.is_whole:
                     kept.append(found)
@@ -212,24 +195,27 @@ class _ArrayAdoption:
                 if stays.any():
                     moved.append((found, stays, moved_to))
                 targets += [targets_of(self._axes, at) for at in coords[~stays].tolist()]
-        merged = np.unique(np.concatenate(targets), axis=0)
-        return kept, self._refs(moved, theirs, merged)
+        # A chunk of the newest snapshot that loses labels has other ones in a reused chunk.
+        merged = without(np.unique(np.concatenate(targets), axis=0).astype(np.uint32), reused)
+        taken = joined_coords([merged, *reused], len(new.dims))
+        return kept, self._refs(moved, theirs, merged, taken)
 
     def _refs(
-        self, moved: Sequence[_Moved], theirs: TheirChunks | None, merged: NDArray[np.int64]
+        self,
+        moved: Sequence[_Moved],
+        theirs: TheirChunks | None,
+        merged: NDArray[np.uint32],
+        ours: NDArray[np.uint32],
     ) -> Iterator[ChunkRefs]:
         """Yield the new references of the array, in disjoint batches."""
         yield from self._moved(moved)
         if theirs is not None:
-            ndim = len(self._new.dims)
-            taken = [merged, *(targets[stays] for _, stays, targets in moved)]
-            ours = joined_coords([at.astype(np.uint32) for at in taken], ndim)
             refs = theirs.refs.take(CoordinateOrder(ours).find(theirs.refs.coords) < 0)
             if len(refs):
                 yield refs
             self._clear(without(theirs.left, [ours, refs.coords]))
         if len(merged):
-            yield self._merged(merged)
+            yield self._merged(merged.astype(np.int64))
 
     def _touched(self, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of chunks of the new plan with cells that others wrote or moved."""
@@ -294,7 +280,7 @@ class _ArrayAdoption:
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             assert self._old is not None, "it has stored chunks"
             receipts = [receipt for receipt, _, _ in batch]
-            stored = _stored_refs(self._storage, self._old.node_id, receipts)
+            stored = stored_refs(self._storage, self._old.node_id, receipts)
             for refs, (_, stays, targets) in zip(stored, batch, strict=True):
                 yield refs.take(stays).moved(targets[stays])
 

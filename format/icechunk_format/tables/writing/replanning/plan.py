@@ -27,14 +27,17 @@ from typing import Any
 
 import numpy as np
 
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.groups.variable import array_at, arrays_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.changes.meaning import same_aspects
+from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS
@@ -44,7 +47,7 @@ from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.tables.writing.replanning.adopt import (
     Adoption,
     PlannedCommit,
-    disjoint_manifests,
+    stored_refs,
 )
 from icechunk_format.tables.writing.replanning.conflicts import cells_written_twice, refused
 from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move, find_moves
@@ -171,8 +174,26 @@ def insert_labels(first: PlannedCommit) -> PlannedCommit:
     now = _inserted(first.plan)
     if now is None:
         raise _out_of_order(first.plan)
-    joined = replace(first, manifests=disjoint_manifests(first.plan, first.manifests))
+    joined = replace(first, manifests=_disjoint_manifests(first.plan, first.manifests))
     return _adopted(joined, now, Rivals(base=first.base, tip=first.base, commits=()))
+
+
+def _disjoint_manifests(
+    plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
+) -> dict[str, list[ManifestReceipt]]:
+    """Join the manifests of an array if their boxes overlap, which readers do not support."""
+    destination = plan.destination
+    storage = destination.open_storage()
+    found = dict(manifests)
+    for array in plan.arrays.values():
+        receipts = found.get(array.path, [])
+        boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
+        if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
+            continue
+        joined = ChunkRefs.concat(list(stored_refs(storage, array.node_id, receipts)))
+        parts = [(array.node_id, [joined])]
+        [found[array.path]] = store_manifests(storage, destination.manifest_format, parts)
+    return found
 
 
 def _inserted(plan: WritePlan) -> WritePlan | None:
