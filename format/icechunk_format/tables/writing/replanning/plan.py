@@ -50,7 +50,12 @@ from icechunk_format.tables.writing.replanning.adopt import (
     stored_refs,
 )
 from icechunk_format.tables.writing.replanning.conflicts import cells_written_twice, refused
-from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move, find_moves
+from icechunk_format.tables.writing.replanning.rivals import (
+    Rivals,
+    can_move,
+    check_has_labels,
+    find_moves,
+)
 from icechunk_format.tables.writing.result import WriteResult, committed_before
 
 
@@ -110,6 +115,7 @@ def plan_again(first: PlannedCommit, rivals: Rivals) -> PlannedCommit | WriteRes
         )
     options = replace(plan.options, group=str(plan.group), merge_schema=True)
     if options.layout == "cells":
+        check_has_labels(plan, rivals)
         options = replace(options, dims=plan.dims)
     else:
         options = _with_their_shapes(options, plan, rivals.tip)

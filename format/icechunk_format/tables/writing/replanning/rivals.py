@@ -104,6 +104,24 @@ def find_moves(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Dim
     return found
 
 
+def check_has_labels(plan: WritePlan, rivals: Rivals) -> None:
+    """Raise ConflictError if a dimension has lost or got labels.
+
+    Its values in rows would be positions instead of labels, or labels instead of positions.
+    """
+    for dim in plan.dims:
+        path = plan.array_path(dim)
+        before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
+        if (before is None) != (after is None) and _size(rivals.base, plan.group, dim):
+            raise refused(
+                plan,
+                f"array {path} of the labels of dimension {dim!r} was "
+                f"{'created' if before is None else 'removed'} since this write was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
+
+
 def _size(snapshot: Snapshot, group: str, dim: str) -> int:
     arrays = arrays_in(snapshot, group).values()
     return next((size for v in arrays for name, size in v.dimensions if name == dim), 0)

@@ -1,0 +1,69 @@
+"""A dimension that loses or gets labels during a write gives its rows another meaning."""
+
+import pyarrow as pa
+import pytest
+from helpers.builder import new_place
+from helpers.grids.rival_writes import begun
+from helpers.grids.written_cells import dataset_at
+from helpers.raised import raises
+
+from icechunk_format.errors import ConflictError
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository import Repository
+from icechunk_format.tables.writing.in_process import write_table
+
+APPEND = WriteOptions(mode="append", dims=("t",), merge_schema=True)
+REMOVED = {
+    "dropped": lambda repository: repository.drop("/t"),
+    "renamed": lambda repository: repository.rename("/t", "/s"),
+}
+
+
+def rows(labels, **columns):
+    return pa.table(
+        {"t": labels, **{name: pa.array(v, pa.float64()) for name, v in columns.items()}}
+    )
+
+
+@pytest.mark.parametrize("name", ["v", "u"])
+@pytest.mark.parametrize("how", REMOVED)
+@pytest.mark.parametrize("labels", [[0, 2], [2, 7], ["0", "b"]])
+def test_labels_that_others_removed(name, how, labels):
+    place = new_place()
+    first = ["0", "a", "b"] if isinstance(labels[0], str) else [0, 1, 2]
+    write_table(place, rows(first, v=[0, 1, 2]), WriteOptions(dims=("t",)))
+    finish = begun(place, rows(labels, **{name: [10, 12]}), APPEND)
+    REMOVED[how](Repository.open(place))
+    tip = Repository.open(place).resolve()
+    with raises(ConflictError, match="/t.*removed", dim="t"):
+        finish()
+    assert Repository.open(place).resolve() == tip
+
+
+def test_labels_that_others_created():
+    place = new_place()
+    write_table(place, rows([0, 1, 2], v=[0, 1, 2]), WriteOptions(dims=("t",)))
+    Repository.open(place).drop("/t")
+    finish = begun(place, rows([1, 3], v=[10, 30]), APPEND)
+    session = Repository.open(place).writable_session()
+    other = new_place()
+    write_table(other, rows([5, 6, 7], w=[0, 0, 0]), WriteOptions(dims=("t",)))
+    labels = Repository.open(other)
+    node = labels.snapshot(labels.resolve()).node("/t")
+    session.create_array("/t", node.user_data, shape=(3,), num_chunks=(1,), dimension_names=("t",))
+    payload = dataset_at(other).variables["t"].metadata.chunk_codecs()
+    session.set_chunks("/t", [[0]], [payload.encode(dataset_at(other).read("t"))])
+    session.commit("labels")
+    with raises(ConflictError, match="/t.*created", dim="t"):
+        finish()
+
+
+def test_a_dimension_that_two_writes_create_gets_the_labels_of_both():
+    place = new_place()
+    write_table(place, pa.table({"x": [1, 2], "w": [0.0, 1.0]}), WriteOptions(dims=("x",)))
+    one = begun(place, rows([0, 2], v=[0, 2]), APPEND)
+    two = begun(place, rows([1, 2], u=[1, 2]), APPEND)
+    one()
+    two()
+    found = dataset_at(place)
+    assert sorted(found.read("t").tolist()) == [0, 1, 2]
