@@ -1,5 +1,8 @@
-"""A dimension that loses or gets labels during a write gives its rows another meaning."""
+"""Labels that others remove, create or move during a write, and its rows and chunks."""
 
+from dataclasses import replace
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.builder import new_place
@@ -8,9 +11,12 @@ from helpers.grids.written_cells import dataset_at
 from helpers.raised import raises
 
 from icechunk_format.errors import ConflictError
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables.writing.in_process import write_table
+from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
+from icechunk_format.workflows.running import in_process
 
 APPEND = WriteOptions(mode="append", dims=("t",), merge_schema=True)
 REMOVED = {
@@ -67,3 +73,56 @@ def test_a_dimension_that_two_writes_create_gets_the_labels_of_both():
     two()
     found = dataset_at(place)
     assert sorted(found.read("t").tolist()) == [0, 1, 2]
+
+
+def at_once(place, labels, **columns):
+    write_table(place, rows(labels, **columns), APPEND)
+
+
+RIVALS = {
+    "inserted": (lambda place: at_once(place, [5], w=[5]), False),
+    "inserted behind": (lambda place: at_once(place, [45], w=[5]), True),
+    "appended": (lambda place: at_once(place, [60], w=[6]), True),
+    "deleted": (lambda place: delete(place, 10), False),
+    "deleted within": (lambda place: delete(place, 30), False),
+    "deleted behind": (lambda place: delete(place, 50), True),
+}
+
+
+def delete(place, label):
+    read = ReadRequest(path=str(place), where=f"t = {label}")
+    delete_selected(DeleteRequest(read=read, options=WriteOptions(mode="append")), in_process)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("rival", RIVALS)
+def test_chunks_that_are_written_by_position_stay_at_their_labels(rival, is_stored):
+    place = new_place()
+    labels = range(0, 60, 10)
+    write_table(place, rows(labels, w=labels), WriteOptions(dims=("t",), chunks={"t": 2}))
+    first = [0, 10] if is_stored else []
+    options = replace(APPEND, chunks={"t": 2})
+    write_table(place, rows([0, 10], v=[0, 10]), options)
+    if not is_stored:
+        session = Repository.open(place).writable_session()
+        session.delete_chunks("/v", [[0]])
+        session.commit("none")
+    data = np.array([20.5, 30.5], "<f8").tobytes()
+    chunks = pa.table(
+        {"array": ["v"], "chunk": pa.array([[1]], pa.list_(pa.int64())), "data": [data]}
+    )
+    finish = begun(place, chunks, WriteOptions(mode="append", layout="chunks"))
+    change, stays = RIVALS[rival]
+    change(place)
+    if stays:
+        finish()
+    else:
+        with pytest.raises(ConflictError):
+            finish()
+    found = dataset_at(place)
+    pairs = zip(found.read("t").tolist(), found.read("v").tolist(), strict=True)
+    cells = {label: value for label, value in pairs if value == value}
+    expected = {label: float(label) for label in first} | ({20: 20.5, 30: 30.5} if stays else {})
+    if rival == "deleted":
+        expected.pop(10, None)
+    assert cells == expected

@@ -49,6 +49,7 @@ from icechunk_format.tables.writing.replanning.moves import (
 from icechunk_format.tables.writing.replanning.rivals import (
     Rivals,
     TheirChunks,
+    check_labels_stay,
     their_chunks,
 )
 from icechunk_format.tables.writing.storing import store_in_batches
@@ -302,6 +303,7 @@ class _ArrayAdoption:
                 kept.append(receipt)
             elif not gives_way.all():
                 moved.append((receipt, ~gives_way, coords.astype(np.int64)))
+        check_labels_stay(self._whole.now, new, self._changes.receipts, self._rivals)
         both = np.concatenate(shared)
         if len(both) and resolve is None:
             shown = ", ".join(str(at) for at in both[:4].tolist())

@@ -19,6 +19,8 @@ from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.groups.variable import array_at, arrays_in
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.tables.writing.replanning.conflicts import refused
@@ -95,10 +97,19 @@ def find_moves(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, Dim
         )
         rows = np.full(before, -1, np.int64)
         rows[own[0]] = own[1]
+        theirs = _labels_moved(now, rivals, dim, (old, new))
+        if len(theirs.gone):
+            raise refused(
+                now,
+                f"labels of the dimension {dim!r} were changed or removed since this write was "
+                "planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
         found[dim] = DimMoves.of(
             rows=IndexMap.of_indices(rows, size),
             was=IndexMap.of_indices(was, before),
-            theirs=_labels_moved(now, rivals, dim, (old, new)),
+            theirs=theirs,
             tip=IndexMap.of_indices(tip, size),
         )
     return found
@@ -122,6 +133,28 @@ def check_has_labels(plan: WritePlan, rivals: Rivals) -> None:
             )
 
 
+def check_labels_stay(
+    now: WritePlan, array: ArrayTarget, written: Sequence[ManifestReceipt], rivals: Rivals
+) -> None:
+    """Raise ConflictError if a label of written chunks, or one before them, has moved."""
+    for axis, dim in enumerate(array.dims if written else ()):
+        path = now.array_path(dim)
+        before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
+        if before is None or after is None or not before.is_dimension_coordinate:
+            continue
+        found = _labels_moved(now, rivals, dim, (before.shape[0], after.shape[0]))
+        last = max(receipt.extents[axis][1] for receipt in written)
+        [end] = array.metadata.grid.axes[axis].start_of(np.array([last])).tolist()
+        if found.still < min(end, found.before):
+            raise refused(
+                now,
+                f"labels of the dimension {dim!r} were moved since this write of chunks of "
+                f"{array.path} was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
+
+
 def _size(snapshot: Snapshot, group: str, dim: str) -> int:
     arrays = arrays_in(snapshot, group).values()
     return next((size for v in arrays for name, size in v.dimensions if name == dim), 0)
@@ -136,15 +169,7 @@ def _labels_moved(
     if before is None or after is None:
         return IndexMap.resized(*sizes)
     old = destination.reader(rivals.base, before).read_all()
-    found = IndexMap.of_labels(old, destination.reader(rivals.tip, after).read_all())
-    if len(found.gone):
-        raise refused(
-            prepared,
-            f"labels of the dimension {dim!r} were changed or removed since this write was planned",
-            snapshots=rivals.ids,
-            dim=dim,
-        )
-    return found
+    return IndexMap.of_labels(old, destination.reader(rivals.tip, after).read_all())
 
 
 def can_move(now: WritePlan) -> bool:
