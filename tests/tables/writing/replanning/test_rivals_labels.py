@@ -126,3 +126,26 @@ def test_chunks_that_are_written_by_position_stay_at_their_labels(rival, is_stor
     if rival == "deleted":
         expected.pop(10, None)
     assert cells == expected
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("written", [(40,), (20, 40), (40, 50)])
+def test_a_cell_that_others_deleted_with_its_label_stays_deleted(chunk, written):
+    place = new_place()
+    labels = [0, 10, 20, 30]
+    write_table(
+        place, rows(labels, v=labels, w=labels), WriteOptions(dims=("t",), chunks={"t": chunk})
+    )
+    finish = begun(place, rows(written, v=[at + 0.5 for at in written]), APPEND)
+    delete(place, 30)
+    at_once(place, [30], w=[33])
+    finish()
+    found = dataset_at(place)
+    cells = {
+        name: {
+            label: v for label, v in zip(found.read("t"), found.read(name), strict=True) if v == v
+        }
+        for name in ("v", "w")
+    }
+    assert cells["v"] == {0: 0.0, 10: 10.0, 20: 20.0} | {at: at + 0.5 for at in written}
+    assert cells["w"] == {0: 0.0, 10: 10.0, 20: 20.0, 30: 33.0}

@@ -50,6 +50,7 @@ from icechunk_format.tables.writing.replanning.rivals import (
     Rivals,
     TheirChunks,
     check_labels_stay,
+    others_that_move,
     their_chunks,
 )
 from icechunk_format.tables.writing.storing import store_in_batches
@@ -87,16 +88,6 @@ def stored_refs(
         yield receipt.pick(entry.refs)
 
 
-def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
-    """Yield the existing arrays without rows that have dimensions with moving labels."""
-    documents = dict(now.resized)
-    for variable in now.kept.values():
-        has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
-        if has_moved and variable.name not in now.arrays:
-            metadata = documents.get(variable.path, variable.metadata)
-            yield ArrayTarget.of_existing(variable, metadata)
-
-
 class Adoption:
     """Builds ``commit`` from chunks that tasks have stored, or that another branch has changed.
 
@@ -128,7 +119,7 @@ class Adoption:
         for name, array in self.now.arrays.items():
             changes = stored.get(array.path) or ChunkChanges(len(array.dims))
             _ArrayAdoption(self, self.before.get(name), array, changes).take()
-        for array in _others_that_move(self.now):
+        for array in others_that_move(self.now):
             _ArrayAdoption(self, None, array, ChunkChanges(len(array.dims))).take()
 
 
@@ -220,7 +211,7 @@ class _ArrayAdoption:
 
     def _touched(self, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of chunks of the new plan with cells that others wrote or moved."""
-        found = self._rivals.touched(self._new.node_id, targets)
+        found = self._changed_by_others(targets)
         for axis, dim in enumerate(self._new.dims):
             if dim in self._moves:
                 along = self._new.metadata.grid.axes[axis]
@@ -231,12 +222,23 @@ class _ArrayAdoption:
         """Return a mask of the chunks of the newest snapshot that other writers have stored."""
         return self._stored(coords) & self._rivals.touched(self._new.node_id, coords)
 
-    def _stored(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the chunks that exist in the newest snapshot."""
-        array = array_at(self._rivals.tip, self._new.path, self._new.node_id)
+    def _changed_by_others(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return a mask of chunks that other writers may have written or dropped.
+
+        Transaction logs do not list chunks that a smaller array drops.
+        """
+        found = self._rivals.touched(self._new.node_id, coords)
+        if self._rivals.has_updated(self._new.node_id):
+            found |= self._stored(coords, self._rivals.base) & ~self._stored(coords)
+        return found
+
+    def _stored(self, coords: NDArray[Any], snapshot: Snapshot | None = None) -> NDArray[np.bool_]:
+        """Return a mask of the chunks that exist in a snapshot, by default the newest one."""
+        snapshot = snapshot or self._rivals.tip
+        array = array_at(snapshot, self._new.path, self._new.node_id)
         found = np.zeros(len(coords), np.bool_)
         if array is not None:
-            lookup = self._destination.reader(self._rivals.tip, array).lookup
+            lookup = self._destination.reader(snapshot, array).lookup
             found[lookup.find(coords.astype(np.uint32)).positions] = True
         return found
 
@@ -293,7 +295,7 @@ class _ArrayAdoption:
         shared = [np.zeros((0, len(new.dims)), np.uint32)]
         for receipt in self._changes.receipts:
             coords = receipt.coords.coords()
-            touched = self._rivals.touched(new.node_id, coords)
+            touched = self._changed_by_others(coords)
             if self._rivals.is_new(new.node_id):
                 touched = self._stored(coords)
             shared.append(coords[touched])

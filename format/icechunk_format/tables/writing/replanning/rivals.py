@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +49,10 @@ class Rivals:
     def is_new(self, node_id: NodeId) -> bool:
         """Return True if an array was created since ``base``."""
         return not self.base.nodes.has_id(node_id)
+
+    def has_updated(self, node_id: NodeId) -> bool:
+        """Return True if a commit changed the document of an array."""
+        return any(node_id in commit.log.updated_arrays for commit in self.commits)
 
     def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the chunks of an array that other writers may have written."""
@@ -192,6 +196,16 @@ def can_move(now: WritePlan) -> bool:
             counts[axis] -= int(axes[axis].chunk_of(np.array([first]))[0])
             chunks += int(np.prod(counts, dtype=np.float64))
     return chunks <= _MOST_MOVED_CHUNKS
+
+
+def others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
+    """Yield the existing arrays without rows that have dimensions with moving labels."""
+    documents = dict(now.resized)
+    for variable in now.kept.values():
+        has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
+        if has_moved and variable.name not in now.arrays:
+            metadata = documents.get(variable.path, variable.metadata)
+            yield ArrayTarget.of_existing(variable, metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
