@@ -207,7 +207,7 @@ class History:
         [key] = [key for key, found in state.arrays.items() if found is array]
         if key in self.base.arrays and self.base.arrays[key].name != array.name:
             self.count += 1
-            state.arrays[f"{array.name}{self.count}"] = state.arrays.pop(key)
+            state.arrays[f"{array.name} again {self.count}"] = state.arrays.pop(key)
 
     def replace_last(self, branch, state, array):
         self.delete(branch, state, array)
