@@ -106,20 +106,33 @@ class Race(History):
         array.scale = 1.0
 
     def merged(self, branch, state, array):
-        """Merge a change of the other branch."""
-        before = self.base
+        """Merge the other branch."""
+        expected = three_way(self.base, self.states["dev"], state)
         self.open().merge("dev", branch)
-        self.states[branch] = three_way(before, self.states["dev"], state)
+        self.states[branch] = expected
 
-    OTHERS = (*sorted({*History.CHANGES}, key=lambda c: c.__name__), poke, blank, double)
+    def picked(self, branch, state, array):
+        """Pick a change of the other branch."""
+        before, tip = copy.deepcopy(self.states["dev"]), self.open().resolve(branch="dev")
+        self.change("dev")
+        picked = self.open().resolve(branch="dev")
+        expected = three_way(before, self.states["dev"], state)
+        if picked != tip and self.open().snapshot_info(picked).parent_id == tip:
+            self.open().cherry_pick(picked, branch)
+            self.states[branch] = expected
+
+    OTHERS = (
+        *sorted({*History.CHANGES}, key=lambda c: c.__name__),
+        *(poke, blank, double, merged, picked),
+    )
 
     # -- running ----------------------------------------------------------------------------
 
     def run(self):
         # A replacement is two commits.
-        made = [*(each for each in self.OTHERS if each is not History.replace_last), Race.merged]
+        made = [each for each in self.OTHERS if each is not History.replace_last]
         made, other = self.chance.choice(made), self.chance.choice(self.OTHERS)
-        if made is Race.merged:
+        if Race.merged in (made, other):
             self.change("dev")
         base = copy.deepcopy(self.states["main"])
         theirs, real = [], WriteSession.commit
@@ -132,7 +145,7 @@ class Race(History):
                 try:
                     self.step(other)
                     theirs[0] = self.states["main"]
-                except IcechunkError:
+                except (IcechunkError, Refused):
                     theirs[0] = copy.deepcopy(base)
                 self.states["main"] = ours
             return real(session, *args, **kwargs)
