@@ -49,7 +49,7 @@ from icechunk_format.workflows.merging.labels import (
     encoder_of,
 )
 from icechunk_format.workflows.merging.positions import misplaced, touched_by_both
-from icechunk_format.workflows.merging.sides import CannotMerge, GroupMerge, Sides
+from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 from icechunk_format.zarr.fill_values import differs
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
@@ -57,11 +57,15 @@ from icechunk_format.zarr.zarr_json import ArrayMetadata
 _MOST_MOVED_CHUNKS: Final = 1_000_000
 
 
-def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
-    """Return a merge for each group whose positions have other labels, or that both sides grew."""
+def group_merges(sides: Sides, changes: ChangeSet) -> tuple[list[GroupMerge], list[Conflict]]:
+    """Return a merge for each group whose positions have other labels, or that both sides grew.
+
+    Groups that cannot be merged by their labels are returned as conflicts.
+    """
     nodes = [sides.source.nodes.with_id(i) for i in _changed_arrays(sides)]
     groups = {parent(node.path) for node in nodes if node is not None and node.array is not None}
     found: list[GroupMerge] = []
+    refused: list[Conflict] = []
     for group in sorted(group for group in groups if group is not None):
         problem, merge = misplaced(sides, group), None
         try:
@@ -73,8 +77,8 @@ def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
         if merge is not None:
             found.append(merge)
         elif problem is not None:
-            found.append(GroupMerge(_not_merged(group, problem)))
-    return found
+            refused.append(_not_merged(group, problem))
+    return found, refused
 
 
 def _not_merged(path: str, problem: str) -> Conflict:
@@ -119,7 +123,7 @@ def _group_merge(
     }
     changed = _changed_arrays(sides)
     gone = {*changes.deleted, *changes.moved}
-    return _GroupMerge(
+    return GroupMerge(
         sides=sides,
         destination=destination_of(sides),
         group=group,
@@ -181,7 +185,9 @@ def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _GroupMerge(GroupMerge):
+class GroupMerge:
+    """The arrays of a group that are merged by their labels."""
+
     sides: Sides
     destination: Destination
     group: NodePath
@@ -196,11 +202,13 @@ class _GroupMerge(GroupMerge):
     planned: PlannedCommit | None = field(default=None, init=False)
 
     def take_from(self, changes: ChangeSet) -> None:
+        """Remove the changes of these arrays, except arrays that the source created."""
         for array in self.arrays.values():
             changes.updated.pop(array.source.node.id, None)
             changes.chunks.pop(array.source.node.id, None)
 
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
+        """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
         problem = "too many chunks would have to move to put the labels in order"
         if (edits := self._edits_of_removed()) is not None:
             return [edits]
@@ -221,6 +229,7 @@ class _GroupMerge(GroupMerge):
         return [_not_merged(path_in(self.group, name), problem)]
 
     def apply(self, session: WriteSession) -> None:
+        """Apply the merged arrays to a session."""
         assert self.planned is not None, "chunks were merged"
         apply_planned(session, self.planned)
 
