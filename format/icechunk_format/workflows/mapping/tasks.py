@@ -10,9 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.emptied import chunks_before, emptied
-from icechunk_format.tables.writing.part import Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.groups.changing import (
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+    chunks_before,
+    emptied,
+)
 from icechunk_format.workflows.mapping.agreement import (
     Digest,
     Disagreement,

@@ -23,7 +23,7 @@ from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, Mani
 from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, without
-from icechunk_format.groups.emptied import emptied
+from icechunk_format.groups.changing import emptied
 from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind

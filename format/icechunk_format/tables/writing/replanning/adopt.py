@@ -26,9 +26,10 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snap
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, without
 from icechunk_format.grid.index_maps import IndexMap
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.emptied import emptied
-from icechunk_format.groups.variable import Variable, array_at
+from icechunk_format.groups import ArrayReader, Variable
+from icechunk_format.groups.changing import emptied
+from icechunk_format.groups.changing.storing import store_in_batches
+from icechunk_format.groups.variable import array_at
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written
@@ -36,7 +37,7 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt, sto
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.merge import CellMerge, MovedArray
@@ -53,7 +54,6 @@ from icechunk_format.tables.writing.replanning.rivals import (
     others_that_move,
     their_chunks,
 )
-from icechunk_format.tables.writing.storing import store_in_batches
 
 _FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
@@ -97,7 +97,7 @@ class Adoption:
 
     def __init__(
         self,
-        before: Mapping[str, ArrayTarget],
+        before: Mapping[str, WriteTarget],
         now: WritePlan,
         rivals: Rivals,
         moves: Mapping[str, DimMoves],
@@ -130,7 +130,7 @@ class _ArrayAdoption:
     """
 
     def __init__(
-        self, whole: Adoption, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
+        self, whole: Adoption, old: WriteTarget | None, new: WriteTarget, changes: ChunkChanges
     ) -> None:
         self._whole, self._old, self._new, self._changes = whole, old, new, changes
         self._rivals, self._moves = whole.rivals, whole.moves
@@ -242,7 +242,7 @@ class _ArrayAdoption:
             found[lookup.find(coords.astype(np.uint32)).positions] = True
         return found
 
-    def _moves_along(self, old: ArrayTarget) -> list[AxisMoves]:
+    def _moves_along(self, old: WriteTarget) -> list[AxisMoves]:
         lacks = {"base": old.old_shape is None, "tip": self._new.old_shape is None}
         axes = (array.metadata.grid.axes for array in (old, self._new))
         return [
@@ -361,7 +361,7 @@ class _ArrayAdoption:
             deleted[self._new.path] = np.concatenate([before, coords])
 
     def _moved_array(
-        self, target: ArrayTarget, snapshot: Snapshot, state: Literal["was", "base", "tip"]
+        self, target: WriteTarget, snapshot: Snapshot, state: Literal["was", "base", "tip"]
     ) -> MovedArray | None:
         array = array_at(snapshot, target.path, target.node_id)
         if array is None:
@@ -369,7 +369,7 @@ class _ArrayAdoption:
         maps = self._maps(array, state, target.metadata.shape)
         return MovedArray(self._destination.reader(snapshot, array), maps)
 
-    def _ours(self, old: ArrayTarget) -> ArrayReader:
+    def _ours(self, old: WriteTarget) -> ArrayReader:
         """Return a reader of the stored chunks of the array."""
         if self._whole.picked is not None:
             picked = array_at(self._whole.picked, old.path)
@@ -393,7 +393,7 @@ class _ArrayAdoption:
         return self._destination.reader(snapshot, Variable(node))
 
 
-def _without_size(array: ArrayTarget) -> dict[str, Any]:
+def _without_size(array: WriteTarget) -> dict[str, Any]:
     """Return the metadata that determines the encoding of a chunk, without the chunk grid."""
     left_out = {"shape", "chunk_grid", "attributes"}
     return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

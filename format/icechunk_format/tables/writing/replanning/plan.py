@@ -31,7 +31,10 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import overlapping_pairs
-from icechunk_format.groups.variable import array_at, arrays_in
+from icechunk_format.groups import arrays_in
+from icechunk_format.groups.changing import WriteResult
+from icechunk_format.groups.changing.result import committed_before
+from icechunk_format.groups.variable import array_at
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -41,7 +44,7 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt, sto
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan, plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.tables.writing.replanning.adopt import (
@@ -56,7 +59,6 @@ from icechunk_format.tables.writing.replanning.rivals import (
     check_has_labels,
     find_moves,
 )
-from icechunk_format.tables.writing.result import WriteResult, committed_before
 
 
 class PlanIsOld(Exception):
@@ -242,7 +244,7 @@ def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WriteP
     """Return the new plan with the arrays that tasks wrote; raise if one was changed."""
     plan = first.plan
     changed = {*first.manifests, *dict(plan.resized)}
-    kept: dict[str, ArrayTarget] = {}
+    kept: dict[str, WriteTarget] = {}
     for name, old in plan.arrays.items():
         if old.old_shape is not None and old.path not in changed:
             continue
@@ -270,7 +272,7 @@ def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WriteP
     return replace(now, parts=tuple(parts), created=created)
 
 
-def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
+def _is_encoded_alike(one: WriteTarget, other: WriteTarget) -> bool:
     # Attributes that do not affect the encoding of values may change during a write.
     documents = one.metadata.raw, other.metadata.raw
     return same_aspects(*documents, members=["data_type"], attributes=(*CF_KEYS, "dtype"))

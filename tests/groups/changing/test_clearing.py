@@ -5,7 +5,7 @@ import pytest
 
 from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.grid.coordinates import joined_coords
-from icechunk_format.groups.emptied import chunks_before, emptied
+from icechunk_format.groups.changing import chunks_before, emptied
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 
 
