@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.rechunk import rechunk
+    from icechunk_spark.reducing.reduce import reduce
     from icechunk_spark.sampling.sample import sample
     from icechunk_spark.sql.view import view
     from icechunk_spark.virtualizing.virtualize import virtualize
@@ -61,6 +62,7 @@ __all__ = [
     "read",
     "read_blocks",
     "rechunk",
+    "reduce",
     "register",
     "sample",
     "to_xarray",
@@ -85,6 +87,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".mapping.map_blocks": ["map_blocks", "read_blocks"],
         ".mirroring.copy": ["mirror"],
         ".rechunking.rechunk": ["rechunk"],
+        ".reducing.reduce": ["reduce"],
         ".sampling.sample": ["sample"],
         ".reading.to_xarray": ["to_xarray"],
         ".sql.view": ["view"],

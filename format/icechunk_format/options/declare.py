@@ -35,6 +35,7 @@ Call = Literal[
     "rechunk",
     "map_blocks",
     "read_blocks",
+    "reduce",
     "merge",
 ]
 """A call that takes options: Spark's, a function or command, or all of maintenance."""
@@ -42,7 +43,7 @@ Call = Literal[
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
 #: Calls that read arrays and store others in one commit.
-CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks")
+CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks", "reduce")
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)

@@ -27,7 +27,7 @@ _OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, "read_blocks")
 _FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", "merge", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = (
     *("read", "sample", "zonal", "mirrored"),
-    *("rechunk", "map_blocks", "read_blocks"),
+    *("rechunk", "map_blocks", "read_blocks", "reduce"),
 )
 
 # The tables about one snapshot, and those of them about its nodes.

@@ -1,0 +1,547 @@
+"""Reduces arrays of a group along dimensions, in one commit or to values on the driver.
+
+Rules of this file
+------------------
+1. One snapshot is read. The result is a group of new arrays, with the coordinates that do not have
+   a reduced dimension, and with labels of groups.
+2. The argument ``run`` runs the tasks, in this process or on Spark's executors with a shuffle.
+3. Results without a target come to the driver, so their size is limited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.display import shown_by
+from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.groups.dimension_sets import named_variables
+from icechunk_format.groups.variable import Variable
+from icechunk_format.names import check_names
+from icechunk_format.options.location import access_of, location_of
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.options.write import WriteOptions
+from icechunk_format.progress import ProgressOption, counted
+from icechunk_format.repository import Repository
+from icechunk_format.storage.location import Location
+from icechunk_format.tables import Dataset
+from icechunk_format.tables.requested import dataset_at, requested_snapshot
+from icechunk_format.tables.writing.commit_arrays import (
+    ArraysCommit,
+    check_planned_lengths,
+    commit_arrays,
+    with_own_attributes,
+)
+from icechunk_format.tables.writing.part import ArrayTarget, Destination, path_in
+from icechunk_format.tables.writing.prepare import open_destination
+from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.workflows.mapping.record import RECORD_KEY
+from icechunk_format.workflows.rectangle import Ranges, common_sizes, selected_ranges
+from icechunk_format.workflows.reducing.grouping import (
+    By,
+    Grouping,
+    LabelArray,
+    grouping_of,
+    stored_labels,
+)
+from icechunk_format.workflows.reducing.outputs import (
+    Names,
+    Wanted,
+    check_wanted,
+    numbers_of,
+    output_of,
+    repr_of,
+    values_of_labels,
+    wanted_statistics,
+)
+from icechunk_format.workflows.reducing.plan import plan_tiles
+from icechunk_format.workflows.reducing.run import (
+    ArrayReduction,
+    ReduceReceipt,
+    Reducing,
+    reduce_tile,
+)
+from icechunk_format.workflows.reducing.statistics import Finish, Kind, parts_of
+from icechunk_format.workflows.reducing.weights import factors_of, note_unweighted
+from icechunk_format.workflows.relabelling import LabelGuard
+from icechunk_format.workflows.running import in_process
+from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
+from icechunk_format.zarr.new_nodes import build_array_metadata
+
+Runner = Callable[[Reducing], Iterable[ReduceReceipt]]
+
+#: The most bytes of a result that comes to the driver.
+MOST_RESULT_BYTES: Final = 256 * 2**20
+# Larger coordinates are left out of the result.
+_MOST_LABELS: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceRequest:
+    """Arguments of a reduction, as in ``icechunk_spark.reduce``.
+
+    Parameters
+    ----------
+    read
+        The group, its snapshot, and the selected region.
+    target, options
+        The repository of the result, and how it is committed; None for values on the driver.
+    """
+
+    read: ReadRequest
+    statistics: Mapping[str, Names] | Names
+    over: tuple[str, ...]
+    by: By | None = None
+    weights: Any = None
+    target: Location | None
+    options: WriteOptions
+    memory: int
+    follow: bool = False
+    skipna: bool | None = None
+    min_count: int | None = None
+    ddof: int = 0
+    keep_attrs: bool = True
+
+
+@shown_by("records.record")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceResult:
+    """The result of a reduction, or of its dry run.
+
+    Attributes
+    ----------
+    arrays
+        Paths of the arrays of statistics.
+    direct, shuffled
+        Number of source arrays without and with a shuffle.
+    tasks
+        Number of tasks.
+    decoded_bytes
+        Decoded bytes of the source arrays.
+    shuffled_bytes
+        Maximum bytes of parts that Spark shuffles.
+    written_bytes
+        Decoded bytes of the result.
+    requests
+        Maximum number of chunks to read and write. Missing chunks are not read, and chunks of fill
+        values are not written.
+    buffer_bytes
+        Maximum bytes of parts that a task holds.
+    layout
+        Dimensions, coordinates and variables of the result, as xarray shows them.
+    commit
+        The result of the write; None for a dry run.
+    """
+
+    arrays: tuple[str, ...]
+    direct: int
+    shuffled: int
+    tasks: int
+    decoded_bytes: int
+    shuffled_bytes: int
+    written_bytes: int
+    requests: int
+    buffer_bytes: int
+    layout: str = ""
+    commit: WriteResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReducedArrays:
+    """A result on the driver: stored values and attributes of each variable."""
+
+    variables: Mapping[str, LabelArray]
+    """Variables by name, as stored."""
+    coordinates: tuple[str, ...]
+    """Names of the coordinates among them."""
+    attributes: Mapping[str, Any]
+    """Attributes of the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Plan:
+    """The reductions, and the coordinates of the result."""
+
+    dataset: Dataset
+    arrays: Mapping[str, ArrayReduction]
+    coordinates: Mapping[str, LabelArray]
+
+    @property
+    def targets(self) -> list[ArrayTarget]:
+        return [output.target for array in self.arrays.values() for output in array.outputs]
+
+
+def one_process(work: Reducing, progress: ProgressOption = None) -> Iterable[ReduceReceipt]:
+    """Run the tasks one after another."""
+    tasks = [(name, *read) for name, array in work.arrays.items() for read in array.plan.reads]
+    running = in_process(lambda task: reduce_tile(work, task), tasks)
+    return counted(running, progress, "Reducing", len(tasks))
+
+
+def reduce_arrays(
+    request: ReduceRequest, run: Runner, *, cores: int | None, dry_run: bool
+) -> ReduceResult | ReducedArrays:
+    """Reduce arrays, in one commit or to values.
+
+    Parameters
+    ----------
+    run
+        Runs all tasks, and returns the receipts.
+    cores
+        Number of parallel tasks; None for one process.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument cannot be used, or the result is too large for the driver.
+    AlreadyExistsError
+        The target group already has arrays.
+    ConflictError
+        Other writers changed the same arrays; nothing was committed.
+    """
+    destination: Destination | None = None
+    base: Snapshot | None = None
+    if request.target is not None:
+        opened = open_destination(request.target, request.options, access_of(request.read))
+        if isinstance(opened, WriteResult):
+            return _result(_Plan(dataset=None, arrays={}, coordinates={}), opened)  # type: ignore[arg-type]
+        destination, base = opened
+    group = parse_node_path(f"/{(request.options.group or '').strip('/')}")
+    plan = _planned(request, group, cores=cores)
+    if request.target is None:
+        _check_small(plan)
+    else:
+        _check_free(base, group, request, plan)
+        check_planned_lengths(base, group, _all_targets(plan, group))
+    if dry_run:
+        return _result(plan, None)
+    work = Reducing(
+        source=plan.dataset.source,
+        destination=destination,
+        arrays=plan.arrays,
+        memory=request.memory,
+    )
+    receipts = list(run(work))
+    if destination is None:
+        return _collected(request, plan, receipts)
+    labels = {name: _label_target(group, one) for name, one in plan.coordinates.items()}
+    targets = [*plan.targets, *labels.values()]
+    attributes = {k: v for k, v in plan.dataset.attributes.items() if k != RECORD_KEY}
+    paths = [target.path for target in targets]
+    change = ArraysCommit(
+        destination=destination,
+        options=request.options,
+        arrays=targets,
+        groups={
+            str(group): with_own_attributes(
+                base, str(group), attributes if request.keep_attrs else {}, paths
+            )
+        },
+        values=[
+            ChunkValues(metadata=labels[name].metadata, start=0, values=one.values)
+            for name, one in plan.coordinates.items()
+        ],
+        check=None
+        if base is None
+        else LabelGuard(destination=destination, group=group, paths=set(paths)).check,
+        message=f"Reduce {', '.join(plan.arrays)} over {', '.join(request.over)}",
+    )
+    files = [receipt.files for receipt in receipts if receipt.files is not None]
+    return _result(plan, commit_arrays(change, files))
+
+
+def _planned(request: ReduceRequest, group: NodePath, *, cores: int | None) -> _Plan:
+    """Return the plan of all arrays at the requested snapshot."""
+    read = request.read
+    repository = Repository.open(location_of(read))
+    dataset = dataset_at(read, repository, requested_snapshot(read, repository))
+    wanted = wanted_statistics(request.statistics, _default_names(dataset, request))
+    chosen = named_variables(list(wanted), dataset.variables, dataset.label)
+    dims = list(dict.fromkeys(dim for variable in chosen for dim in variable.dims))
+    check_names("over", "dimension", request.over, dims)
+    if len(set(request.over)) < len(request.over) or not request.over:
+        raise InvalidInputError(
+            f"over has {', '.join(request.over) or 'no dimension'}; name each reduced dimension"
+            " once",
+            option="over",
+        )
+    sizes = common_sizes(chosen, dataset.label)
+    ranges = selected_ranges(dataset, sizes, sel=read.sel, isel=read.isel)
+    sizes |= {dim: stop - start for dim, (start, stop) in ranges.items()}
+    grouping = None
+    if request.by is not None:
+        grouping = grouping_of(dataset, request.by, request.over, sizes, ranges)
+        if grouping.name in sizes and grouping.name != grouping.dim:
+            raise InvalidInputError(
+                f"by={request.by!r} makes the dimension {grouping.name!r}, which the variables"
+                " have already",
+                option="by",
+                dimension=grouping.name,
+            )
+    kept = [dim for dim in dims if dim not in request.over]
+    coordinates = _coordinates(dataset, chosen, kept, ranges)
+    if grouping is not None:
+        coordinates |= {one.name: one for one in grouping.labels}
+    arrays = {
+        variable.name: _array(
+            request, dataset, variable, wanted[variable.name], grouping, ranges, group,
+            list(coordinates), cores,
+        )
+        for variable in chosen
+    }  # fmt: skip
+    return _Plan(dataset=dataset, arrays=arrays, coordinates=coordinates)
+
+
+def _default_names(dataset: Dataset, request: ReduceRequest) -> list[str]:
+    """Return the names of variables if none are given: numbers with a reduced dimension."""
+    if request.read.variables is not None:
+        return list(request.read.variables)
+    return [
+        variable.name
+        for variable in dataset.data_variables
+        if set(request.over) & {*variable.dims} and variable.metadata.data_type.numpy.kind in "biuf"
+    ]
+
+
+def _coordinates(
+    dataset: Dataset, chosen: Sequence[Variable], kept: Sequence[str], ranges: Ranges
+) -> dict[str, LabelArray]:
+    """Return the coordinates that have no reduced dimension, as stored."""
+    data = {variable.name for variable in dataset.data_variables}
+    names = {variable.name for variable in chosen}
+    found = {}
+    for variable in dataset.variables.values():
+        is_kept = variable.name not in names | data and set(variable.dims) <= set(kept)
+        if is_kept and math.prod(variable.shape) <= _MOST_LABELS:
+            found[variable.name] = LabelArray(
+                name=variable.name,
+                dims=variable.dims,
+                values=stored_labels(dataset, variable, ranges),
+                attributes=dict(variable.attributes),
+                fill_value=variable.metadata.fill_value,
+            )
+    return found
+
+
+def _array(
+    request: ReduceRequest,
+    dataset: Dataset,
+    variable: Variable,
+    wanted: Sequence[Wanted],
+    grouping: Grouping | None,
+    ranges: Ranges,
+    group: NodePath,
+    names: Sequence[str],
+    cores: int | None,
+) -> ArrayReduction:
+    """Return the plan of one array."""
+    over = [dim for dim in variable.dims if dim in request.over]
+    if not over or (grouping is not None and grouping.dim not in over):
+        lacking = grouping.dim if grouping is not None and over else ", ".join(request.over)
+        raise InvalidInputError(
+            f"variable {variable.name!r} of dimensions ({', '.join(variable.dims)}) has no"
+            f" {lacking} to reduce: leave it out of statistics",
+            option="over",
+            variable=variable.name,
+        )
+    weighted = request.weights is not None
+    check_wanted(
+        variable, wanted, over, grouped=grouping is not None, weighted=weighted,
+        skipna=request.skipna, ddof=request.ddof,
+    )  # fmt: skip
+    if not weighted and any(one.statistic == "mean" for one in wanted):
+        note_unweighted(variable, dataset, over)
+    bounds = [ranges.get(d, (0, n)) for d, n in variable.dimensions]
+    origin, shape = [low for low, _ in bounds], [high - low for low, high in bounds]
+    axis = variable.dims.index(over[0] if grouping is None else grouping.dim)
+    codes = np.zeros(shape[axis], np.int64) if grouping is None else grouping.codes
+    groups = 1 if grouping is None else grouping.size
+    counts = np.bincount(codes[codes >= 0], minlength=groups)
+    is_empty = np.asarray(counts == 0)
+    values = numbers_of(variable)
+    kind = Kind(
+        dtype=values.dtype,
+        axis=axis,
+        others=tuple(n for n, dim in enumerate(variable.dims) if dim in over and n != axis),
+        parts=parts_of((one.statistic for one in wanted), weighted=weighted),
+        skipna=request.skipna is not False,
+        is_weighted=weighted,
+    )
+    tiles = plan_tiles(
+        name=variable.name,
+        axes=variable.codecs.chunk_axes(variable.metadata.grid),
+        origin=origin,
+        shape=shape,
+        codes=codes,
+        groups=groups,
+        kind=kind,
+        item_bytes=max(variable.metadata.data_type.item_bytes, values.dtype.itemsize),
+        whole=any(one.share is not None for one in wanted),
+        memory=request.memory,
+        cores=cores,
+    )
+    axes = tuple(
+        n
+        for n, dim in enumerate(variable.dims)
+        if dim not in over or (grouping is not None and n == axis)
+    )
+    whole_shape = [groups if n == axis else size for n, size in enumerate(shape)]
+    dims = [variable.dims[n] for n in axes]
+    if grouping is not None:
+        dims = [grouping.name if dim == grouping.dim else dim for dim in dims]
+    labels = dataset.variables.get(over[0])
+    labels = None if labels is None or labels.dims != (over[0],) else labels
+    if labels is None and any(one.statistic.startswith("idx") for one in wanted):
+        raise InvalidInputError(
+            f"idxmin and idxmax are labels of {over[0]!r}, which has none in {dataset.label}; use"
+            " argmin or argmax, which give positions",
+            option="statistics",
+            dimension=over[0],
+        )
+    outputs = tuple(
+        output_of(
+            variable,
+            one,
+            group=group,
+            dims=dims,
+            shape=[whole_shape[n] for n in axes],
+            chunk_shape=[tiles.chunk_shape[n] for n in axes],
+            weighted=weighted,
+            has_empty=bool(is_empty.any()),
+            keep_attrs=request.keep_attrs,
+            names=names,
+            labels=labels,
+        )
+        for one in wanted
+    )
+    finish = Finish(ddof=request.ddof, min_count=request.min_count, is_empty=is_empty)
+    indexed = [output for output in outputs if output.statistic.startswith("idx")]
+    if indexed:
+        assert labels is not None
+        missing = np.nan if indexed[0].missing is None else indexed[0].missing
+        stored = values_of_labels(labels, stored_labels(dataset, labels, ranges))
+        finish = replace(finish, labels=stored, missing_label=missing)
+    return ArrayReduction(
+        name=variable.name,
+        source_path=variable.path,
+        origin=tuple(origin),
+        codes=codes,
+        kind=kind,
+        values=values,
+        plan=tiles,
+        axes=axes,
+        outputs=outputs,
+        finish=finish,
+        factors=factors_of(dataset, variable, request.weights, ranges),
+    )
+
+
+def _label_target(group: NodePath, label: LabelArray) -> ArrayTarget:
+    """Return the array of a coordinate, in one chunk."""
+    dtype = label.values.dtype
+    metadata = build_array_metadata(
+        shape=label.values.shape,
+        data_type=parse_data_type("string") if dtype.hasobject else data_type_from_numpy(dtype),
+        chunk_shape=[max(1, size) for size in label.values.shape],
+        fill_value=label.fill_value,
+        dimension_names=label.dims,
+        attributes=label.attributes,
+        node_path=path_in(group, label.name),
+    )
+    return ArrayTarget.of_new(metadata)
+
+
+def _all_targets(plan: _Plan, group: NodePath) -> list[ArrayTarget]:
+    labels = [_label_target(group, one) for one in plan.coordinates.values()]
+    return [*plan.targets, *labels]
+
+
+def _check_free(
+    base: Snapshot | None, group: NodePath, request: ReduceRequest, plan: _Plan
+) -> None:
+    """Raise AlreadyExistsError if the group has arrays that may not be replaced."""
+    nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
+    if nodes and request.options.mode == "errorifexists":
+        raise AlreadyExistsError(
+            f"group {group} of {request.target} already has arrays"
+            f" ({', '.join(node.path for node in nodes)}); choose another group, or"
+            " mode='overwrite' to replace arrays with the same names",
+            kind="arrays",
+            group=str(group),
+        )
+
+
+def _check_small(plan: _Plan) -> None:
+    nbytes = _written_bytes(plan)
+    if nbytes > MOST_RESULT_BYTES:
+        raise InvalidInputError(
+            f"the result has {nbytes:,} bytes, and at most {MOST_RESULT_BYTES:,} come to the"
+            " driver with to=None: give a repository with to=, or reduce more dimensions",
+            option="to",
+            found=nbytes,
+            allowed=MOST_RESULT_BYTES,
+        )
+
+
+def _written_bytes(plan: _Plan) -> int:
+    return sum(
+        math.prod(target.metadata.shape) * target.metadata.data_type.item_bytes
+        for target in plan.targets
+    )
+
+
+def _collected(
+    request: ReduceRequest, plan: _Plan, receipts: Iterable[ReduceReceipt]
+) -> ReducedArrays:
+    """Return the values of all tasks as arrays."""
+    values: dict[str, NDArray[Any]] = {
+        target.path: target.metadata.fill_array(target.metadata.shape) for target in plan.targets
+    }
+    for receipt in receipts:
+        for path, lower, found in receipt.values:
+            at = tuple(slice(low, low + n) for low, n in zip(lower, found.shape, strict=True))
+            values[path][(*at, ...)] = found
+    variables = dict(plan.coordinates)
+    for target in plan.targets:
+        variables[target.name] = LabelArray(
+            name=target.name,
+            dims=target.dims,
+            values=values[target.path],
+            attributes=target.metadata.attributes,
+        )
+    return ReducedArrays(
+        variables=variables,
+        coordinates=tuple(plan.coordinates),
+        attributes=plan.dataset.attributes if request.keep_attrs else {},
+    )
+
+
+def _result(plan: _Plan, commit: WriteResult | None) -> ReduceResult:
+    plans = [array.plan for array in plan.arrays.values()]
+    outputs = [output for array in plan.arrays.values() for output in array.outputs]
+    sizes: dict[str, int] = {}
+    for target in plan.targets:
+        sizes |= dict(zip(target.dims, target.metadata.shape, strict=True))
+    shuffled = [one for one in plans if one.kind == "shuffled"]
+    written = sum(math.prod(target.metadata.grid.num_chunks) for target in plan.targets)
+    return ReduceResult(
+        arrays=tuple(target.path for target in plan.targets),
+        direct=len(plans) - len(shuffled),
+        shuffled=len(shuffled),
+        tasks=sum(one.tasks for one in plans),
+        decoded_bytes=sum(one.decoded_bytes for one in plans),
+        shuffled_bytes=sum(one.piece_bytes for one in plans),
+        written_bytes=_written_bytes(plan),
+        requests=sum(one.source_chunks for one in plans) + written,
+        buffer_bytes=max((one.state_bytes for one in plans), default=0),
+        layout=repr_of(sizes, plan.coordinates.values(), outputs) if outputs else "",
+        commit=commit,
+    )
