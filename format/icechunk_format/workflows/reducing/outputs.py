@@ -20,6 +20,7 @@ from icechunk_format.workflows.reducing.statistics import (
     OF_ONE_DIMENSION,
     PARTS_OF,
     WEIGHTED,
+    Kind,
 )
 from icechunk_format.workflows.zonal.quantiles import column_suffix, quantile_of
 from icechunk_format.zarr.data_types import data_type_from_numpy
@@ -267,6 +268,22 @@ def output_of(
         target=ArrayTarget.of_new(metadata),
         missing=missing,
     )
+
+
+def part_target(kind: Kind, part: str, path: str, like: Output) -> ArrayTarget:
+    """Return the array that stores a part, with the dimensions and chunks of a statistic."""
+    nothing, dtype = kind.nothing(part)
+    metadata = like.target.metadata
+    assert metadata.grid.chunk_shape is not None
+    made = build_array_metadata(
+        shape=metadata.shape,
+        data_type=data_type_from_numpy(dtype),
+        chunk_shape=metadata.grid.chunk_shape,
+        fill_value=dtype.type(nothing),
+        dimension_names=metadata.dimension_names,
+        node_path=path,
+    )
+    return ArrayTarget.of_new(made)
 
 
 def _decoded_dtype(variable: Variable) -> np.dtype[Any]:

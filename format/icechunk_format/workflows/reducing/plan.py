@@ -85,35 +85,47 @@ class TilePlan:
     piece_bytes: int
     state_bytes: int
     source_chunks: int
+    chosen: tuple[int, ...] | None = None
+    """The tiles to compute; None is all."""
 
     @property
     def reads(self) -> list[tuple[int, int]]:
         """Tile and strand of each task that reads."""
-        strands = range(len(self.strands))
-        return [(tile, strand) for tile in range(len(self.tiles)) for strand in strands]
+        tiles = range(len(self.tiles)) if self.chosen is None else self.chosen
+        return [(tile, strand) for tile in tiles for strand in range(len(self.strands))]
 
     @property
     def tasks(self) -> int:
         """Number of tasks."""
-        reads = len(self.tiles) * len(self.strands)
+        reads = len(self.reads)
         return reads if self.kind == "direct" else reads + len(self.blocks)
 
 
-def plan_tiles(
-    *,
-    name: str,
-    axes: Sequence[ChunkAxis],
-    origin: Sequence[int],
-    shape: Sequence[int],
-    codes: NDArray[np.int64],
-    groups: int,
-    kind: Kind,
-    item_bytes: int,
-    whole: bool,
-    memory: int,
-    cores: int | None,
-) -> TilePlan:
-    """Plan one array.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Again:
+    """What of an existing result is computed, along the chunks that it has.
+
+    Parameters
+    ----------
+    chunk_shape
+        Shape of a chunk of the result, with all axes.
+    tiles
+        Tiles to compute; None is all.
+    groups
+        Groups to compute, ascending.
+    start
+        First new element along the axis of groups, if parts of others are stored; 0 reads all.
+    """
+
+    chunk_shape: tuple[int, ...]
+    tiles: tuple[int, ...] | None
+    groups: NDArray[np.int64]
+    start: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class Planner:
+    """Plans one array.
 
     Parameters
     ----------
@@ -131,21 +143,9 @@ def plan_tiles(
         Bytes that a task may hold.
     cores
         Number of parallel tasks. None is one process without a shuffle.
-
-    Raises
-    ------
-    InvalidInputError
-        The values of a group do not fit into `memory`, if they must be together.
     """
-    planner = _Planner(
-        axes=axes, origin=origin, shape=shape, codes=codes, groups=groups, kind=kind,
-        item_bytes=item_bytes, whole=whole, memory=memory, cores=cores,
-    )  # fmt: skip
-    return planner.plan(name)
 
-
-@dataclass(kw_only=True, eq=False)
-class _Planner:
+    name: str
     axes: Sequence[ChunkAxis]
     origin: Sequence[int]
     shape: Sequence[int]
@@ -167,7 +167,13 @@ class _Planner:
         # A block of one chunk along each reduced axis.
         self.chunk = math.prod(min(self.axes[axis].largest, self.shape[axis]) for axis in reduced)
 
-    def plan(self, name: str) -> TilePlan:
+    def plan(self) -> TilePlan:
+        """Plan all tiles and groups.
+
+        Raises InvalidInputError if the values of a group do not fit into `memory`, although they
+        must be together.
+        """
+        name = self.name
         lengths = self._lengths()
         tile = math.prod(lengths)
         tiles = math.prod(
@@ -183,30 +189,19 @@ class _Planner:
         each = self._chunk_groups(tile)
         if is_parted:
             each = math.gcd(each, *self._ends_of_runs(strands))
-        block_axis: list[Edges] = []
-        tile_axes: list[Edges] = []
-        chunk_shape = []
-        for axis, size in enumerate(self.shape):
-            if axis in self.kept:
-                length = lengths[self.kept.index(axis)]
-                edges = edges_of(RegularAxis(size, length))
-                tile_axes.append(edges)
-                block_axis.append(edges)
-                chunk_shape.append(length)
-            else:
-                tile_axes.append(np.array([0, size], dtype=np.int64))
-                is_groups = axis == self.kind.axis
-                count, step = (self.groups, each) if is_groups else (1, 1)
-                block_axis.append(edges_of(RegularAxis(count, step)))
-                chunk_shape.append(step)
+        chunk_shape = [1] * len(self.shape)
+        for axis, length in zip(self.kept, lengths, strict=True):
+            chunk_shape[axis] = length
+        chunk_shape[self.kind.axis] = each
+        tile_grid, blocks = self._grids(chunk_shape)
         most = max((len(strand.groups) for strand in strands), default=0)
         sent = sum(len(strand.groups) for strand in strands) if kind == "shuffled" else 0
         kept = math.prod(self.shape[axis] for axis in self.kept)
         return TilePlan(
             kind=kind,
-            tiles=Groups(tuple(tile_axes)),
+            tiles=tile_grid,
             strands=tuple(strands),
-            blocks=Groups(tuple(block_axis)),
+            blocks=blocks,
             chunk_shape=tuple(chunk_shape),
             decoded_bytes=self.total,
             piece_bytes=sent * kept * (self.cell_bytes - _ITEM),
@@ -214,6 +209,63 @@ class _Planner:
             + (self.item_bytes * tile * self._longest(strands) if self.whole else 0),
             source_chunks=math.prod(len(self._edges(axis)) - 1 for axis in range(len(self.shape))),
         )
+
+    def plan_again(self, again: Again) -> TilePlan:
+        """Plan some tiles and groups of an existing result, in direct tasks."""
+        tile_grid, blocks = self._grids(again.chunk_shape)
+        tile = math.prod(again.chunk_shape[axis] for axis in self.kept)
+        each = again.chunk_shape[self.kind.axis]
+        # Chunks of the result are written as a whole.
+        parts = np.unique(again.groups // each)
+        chunk_groups = [
+            np.arange(n * each, min((n + 1) * each, self.groups), dtype=np.int64)
+            for n in parts.tolist()
+        ]
+        cells = tile * sum(map(len, chunk_groups)) * self.cell_bytes
+        if cells <= self.memory // 2 and not self.whole and chunk_groups:
+            chunk_groups = [np.concatenate(chunk_groups)]
+        new = np.arange(len(self.codes)) >= again.start
+        strands = [
+            self._strand(DimSelection.of_mask(np.isin(self.codes, own) & new), own)
+            for own in chunk_groups
+        ]
+        if self.whole and not self._holds(tile, strands):
+            raise self._too_large(tile, strands, self.name)
+        count = len(tile_grid) if again.tiles is None else len(again.tiles)
+        others = math.prod(self.shape[axis] for axis in self.kind.others)
+        read = sum(strand.positions.count for strand in strands) * others
+        kept = min(math.prod(self.shape[axis] for axis in self.kept), count * tile)
+        chunks = math.prod(
+            -(-again.chunk_shape[axis] // max(1, self.axes[axis].largest)) for axis in self.kept
+        ) * math.prod(len(self._edges(axis)) - 1 for axis in self.kind.others)
+        along = sum(s.positions.count_chunks(self.axes[self.kind.axis]) for s in strands)
+        most = max((len(strand.groups) for strand in strands), default=0)
+        return TilePlan(
+            kind="direct",
+            tiles=tile_grid,
+            strands=tuple(strands),
+            blocks=blocks,
+            chunk_shape=again.chunk_shape,
+            decoded_bytes=self.item_bytes * read * kept,
+            piece_bytes=0,
+            state_bytes=tile * most * self.cell_bytes,
+            source_chunks=count * chunks * along,
+            chosen=again.tiles,
+        )
+
+    def _grids(self, chunk_shape: Sequence[int]) -> tuple[Groups, Groups]:
+        """Return the tiles of the source, and the blocks of the result."""
+        tiles: list[Edges] = []
+        blocks: list[Edges] = []
+        for axis, (size, step) in enumerate(zip(self.shape, chunk_shape, strict=True)):
+            if axis in self.kept:
+                tiles.append(edges_of(RegularAxis(size, step)))
+                blocks.append(tiles[-1])
+                continue
+            tiles.append(np.array([0, size], dtype=np.int64))
+            count = self.groups if axis == self.kind.axis else 1
+            blocks.append(edges_of(RegularAxis(count, step)))
+        return Groups(tuple(tiles)), Groups(tuple(blocks))
 
     def _edges(self, axis: int) -> Edges:
         """Return the chunk edges of the selected part of an axis."""

@@ -13,7 +13,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,8 +26,13 @@ from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.groups.opened import SnapshotSource
 from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.cf.decode import VariableDecoder
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.writing.part import (
+    ArrayTarget,
+    Destination,
+    TaskReceipt,
+    joined_chunks,
+)
+from icechunk_format.tables.writing.storing import TaskFiles, chunks_in
 from icechunk_format.workflows.reducing.plan import Strand, TilePlan, runs_of_groups
 from icechunk_format.workflows.reducing.statistics import (
     NOWHERE,
@@ -125,6 +130,10 @@ class ArrayReduction:
     outputs: tuple[Output, ...]
     finish: Finish
     factors: tuple[Factor, ...] = ()
+    parts: Mapping[str, ArrayTarget] = field(default_factory=dict)
+    """Arrays that store parts, by part; empty unless a result follows its source."""
+    is_merged: bool = False
+    """True if stored parts are merged with those of the elements that are read."""
 
     @property
     def is_whole(self) -> bool:
@@ -164,6 +173,8 @@ class ReduceReceipt:
 
     files: TaskReceipt | None = None
     values: tuple[Reduced, ...] = ()
+    cleared: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Chunks of existing arrays that became empty, ``int64 (n, ndim)`` by path."""
 
 
 class Piece(NamedTuple):
@@ -240,10 +251,14 @@ class _Results:
     def __init__(self, work: Reducing) -> None:
         self._files = None if work.destination is None else TaskFiles(work.destination)
         self._kept: list[Reduced] = []
+        self._cleared: list[Mapping[str, NDArray[np.int64]]] = []
 
     def receipt(self) -> ReduceReceipt:
+        """Return what was written or kept."""
         files = None if self._files is None else self._files.receipt()
-        return ReduceReceipt(files=files, values=tuple(self._kept))
+        return ReduceReceipt(
+            files=files, values=tuple(self._kept), cleared=joined_chunks(self._cleared)
+        )
 
     def write(
         self,
@@ -254,7 +269,6 @@ class _Results:
         quantiles: Mapping[float, NDArray[Any]],
     ) -> None:
         """Write the statistics of some groups in a box of the source or of the result."""
-        axis = array.kind.axis
         finish, is_empty = array.finish, array.finish.is_empty
         for output in array.outputs:
             dtype = output.target.metadata.data_type.numpy
@@ -268,21 +282,39 @@ class _Results:
                 values = np.where(np.isnan(values), output.missing, values).astype(dtype)
             if output.statistic.startswith("arg"):
                 _check_there(array, output, values)
-            for first, end in runs_of_groups(groups):
-                cut = (*(slice(None),) * axis, slice(first, end))
-                some = values[cut]
-                lower = [
-                    int(groups[first]) if one == axis else low for one, low in enumerate(box[0])
-                ]
-                shape = [some.shape[one] for one in array.axes]
-                start = tuple(lower[one] for one in array.axes)
-                self._put(output.target, start, some.reshape(shape))
+            self._put_groups(array, output.target, box, groups, values)
+        for part, target in array.parts.items():
+            self._put_groups(array, target, box, groups, state[part])
+
+    def _put_groups(
+        self,
+        array: ArrayReduction,
+        target: ArrayTarget,
+        box: Box,
+        groups: NDArray[np.int64],
+        values: NDArray[Any],
+    ) -> None:
+        """Write the values of some groups in a box."""
+        axis = array.kind.axis
+        for first, end in runs_of_groups(groups):
+            some = values[(*(slice(None),) * axis, slice(first, end))]
+            lower = [int(groups[first]) if one == axis else low for one, low in enumerate(box[0])]
+            shape = [some.shape[one] for one in array.axes]
+            self._put(target, tuple(lower[one] for one in array.axes), some.reshape(shape))
 
     def _put(self, target: ArrayTarget, start: tuple[int, ...], values: NDArray[Any]) -> None:
         if self._files is None:
             self._kept.append(Reduced(target.path, start, values))
-        else:
-            self._files.write(target, start, np.ascontiguousarray(values))
+            return
+        stored = self._files.write(target, start, np.ascontiguousarray(values))
+        if target.old_shape is None:
+            return
+        held = {tuple(at) for refs in stored for at in refs.coords.tolist()}
+        chunks = chunks_in(target.metadata.grid, start, values.shape)
+        empty = [at for at, _, _ in chunks if at not in held]
+        if empty:
+            coords = np.array(empty, dtype=np.int64).reshape(len(empty), values.ndim)
+            self._cleared.append({target.path: coords})
 
 
 def _check_there(array: ArrayReduction, output: Output, values: NDArray[Any]) -> None:
@@ -308,6 +340,7 @@ class _Reading:
             factor.path: self._arrays.reader(factor.path) for factor in array.factors if factor.path
         }
         self._box = array.plan.tiles.box(tile)
+        self._destination = work.destination
         self._limit = min(_BLOCK_BYTES, max(1, work.memory // 4))
         self.quantiles: dict[float, NDArray[Any]] = {}
 
@@ -319,6 +352,8 @@ class _Reading:
         for axis in (kind.axis, *kind.others):
             shape[axis] = len(strand.groups) if axis == kind.axis else 1
         state = kind.state(tuple(shape))
+        if self._array.is_merged:
+            self._load(state)
         for selections in self._blocks():
             positions = selections[kind.axis].positions() - self._array.origin[kind.axis]
             stored = self._reader.read(selections)
@@ -331,6 +366,34 @@ class _Reading:
             if self._array.is_whole:
                 self._add_quantiles(values, codes, shape)
         return state
+
+    def _load(self, state: Parts) -> None:
+        """Read the stored parts of the groups of the strand."""
+        array, axis = self._array, self._kind.axis
+        assert self._destination is not None
+        base = self._destination.open_base()
+        lower, upper = (list(edge) for edge in self._box)
+        groups = self._strand.groups.tolist()
+        for part, target in array.parts.items():
+            reader, old = base.reader(target.path), target.old_shape
+            assert old is not None
+            for first, end in runs_of_groups(self._strand.groups):
+                low = [
+                    int(self._strand.groups[first]) if n == axis else lower[n] for n in array.axes
+                ]
+                high = [
+                    int(self._strand.groups[end - 1]) + 1 if n == axis else upper[n]
+                    for n in array.axes
+                ]
+                high = [min(n, size) for n, size in zip(high, old, strict=True)]
+                if any(a >= b for a, b in zip(low, high, strict=True)):
+                    continue  # groups that are new
+                values = reader.read_box(low, high)
+                shape = [1] * len(lower)
+                for n, size in zip(array.axes, values.shape, strict=True):
+                    shape[n] = size
+                rows = slice(first, first + shape[axis])
+                state[part][(*(slice(None),) * axis, rows)] = values.reshape(shape)
 
     def _blocks(self) -> Iterator[list[DimSelection]]:
         """Yield the selections of blocks of bounded size, cut at edges of chunks."""

@@ -112,9 +112,10 @@ class Kind:
 
     def state(self, shape: tuple[int, ...]) -> Parts:
         """Return the parts of no values."""
-        return {part: np.full(shape, *self._nothing(part)) for part in self.parts}
+        return {part: np.full(shape, *self.nothing(part)) for part in self.parts}
 
-    def _nothing(self, part: str) -> tuple[Any, np.dtype[Any]]:
+    def nothing(self, part: str) -> tuple[Any, np.dtype[Any]]:
+        """Return a part of no values, and its data type."""
         dtype = part_dtype(part, self.dtype)
         if part.endswith("_at"):
             return (-1 if part == "last_at" else NOWHERE), dtype
