@@ -8,7 +8,7 @@ import typer
 from icechunk_format.command_line.app import app
 from icechunk_format.options.keywords import keyword_options
 
-CALLS = ["delete", "rechunk", "virtualize", "mirror"]
+CALLS = ["delete", "rechunk", "reduce", "virtualize", "mirror"]
 COMMANDS = typer.main.get_command(app).commands
 
 

@@ -14,6 +14,7 @@ from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import edit as edit_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
+from icechunk_format.command_line.commands import reducing as reducing_commands
 from icechunk_format.command_line.commands import refs as ref_commands
 from icechunk_format.command_line.commands import rows as row_commands
 from icechunk_format.command_line.commands import transfer as transfer_commands
@@ -102,6 +103,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
     "rechunk": transfer_commands.rechunk,
+    "reduce": reducing_commands.reduce,
     "virtualize": row_commands.virtualize,
     "mirror": transfer_commands.mirror,
     "freshness": transfer_commands.freshness,
@@ -138,6 +140,7 @@ _TAKES: Final[dict[str, tuple[OptionCall, tuple[str, ...] | None]]] = {
     "delete": ("delete", None),
     "verify": ("verify", None),
     "rechunk": ("rechunk", None),
+    "reduce": ("reduce", None),
     "virtualize": ("virtualize", None),
     "mirror": ("mirror", None),
 }

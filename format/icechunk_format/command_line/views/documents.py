@@ -213,6 +213,10 @@ _KEYS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
         "snapshot_id": "the new snapshot; null for a dry run",
     },
+    "reduce": {
+        **_DRY_RUN,
+        "snapshot_id": "the new snapshot; null for a dry run, or if nothing changed",
+    },
     "virtualize": {
         "files": "object: number of files by status (taken, copied, known, refreshed, refused)",
     },
@@ -233,6 +237,7 @@ _RESULTS: Final = {
     "copy": ("maintenance", "CopyResult"),
     "import-draft": ("drafts", "ImportReport"),
     "rechunk": ("workflows.rechunking", "RechunkResult"),
+    "reduce": ("workflows.reducing", "ReduceResult"),
     "virtualize": ("workflows.virtualizing.result", "VirtualizeResult"),
     "mirror": ("workflows.mirroring", "MirrorResult"),
     "freshness": ("workflows.mirroring", "Freshness"),

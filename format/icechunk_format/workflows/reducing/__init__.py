@@ -8,12 +8,11 @@ from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.reducing.datasets import check_xarray, dataset_of
-    from icechunk_format.workflows.reducing.reduce import (
+    from icechunk_format.workflows.reducing.reduce import one_process, reduce_arrays
+    from icechunk_format.workflows.reducing.request import (
         ReducedArrays,
         ReduceRequest,
         ReduceResult,
-        one_process,
-        reduce_arrays,
     )
 
 __all__ = [
@@ -30,12 +29,7 @@ __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
         ".datasets": ["check_xarray", "dataset_of"],
-        ".reduce": [
-            "ReduceRequest",
-            "ReduceResult",
-            "ReducedArrays",
-            "one_process",
-            "reduce_arrays",
-        ],
+        ".reduce": ["one_process", "reduce_arrays"],
+        ".request": ["ReduceRequest", "ReduceResult", "ReducedArrays"],
     },
 )

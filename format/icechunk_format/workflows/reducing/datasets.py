@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.workflows.reducing.reduce import ReducedArrays
+from icechunk_format.workflows.reducing.request import ReducedArrays
 
 if TYPE_CHECKING:
     import xarray as xr

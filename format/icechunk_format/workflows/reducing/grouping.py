@@ -183,6 +183,7 @@ def decoded_labels(variable: Variable, values: NDArray[Any]) -> xr.DataArray:
         attributes["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
     attributes.pop("bounds", None)
     xarray = _xarray()
+    found: xr.DataArray
     dataset = xarray.Dataset({variable.name: (variable.dims, values, attributes)})
     try:
         found = xarray.decode_cf(dataset)[variable.name]

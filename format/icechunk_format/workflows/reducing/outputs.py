@@ -62,7 +62,7 @@ def wanted_statistics(
     seen: set[str] = set()
     for name, given in statistics.items():
         several = not isinstance(given, str)
-        chosen = list(given) if several else [given]
+        chosen: list[str] = [given] if isinstance(given, str) else list(given)
         if not chosen:
             raise InvalidInputError(
                 f"statistics names none for {name!r}; choose of {_known()}", option="statistics"

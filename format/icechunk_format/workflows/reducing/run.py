@@ -378,14 +378,9 @@ class _Reading:
             reader, old = base.reader(target.path), target.old_shape
             assert old is not None
             for first, end in runs_of_groups(self._strand.groups):
-                low = [
-                    int(self._strand.groups[first]) if n == axis else lower[n] for n in array.axes
-                ]
-                high = [
-                    int(self._strand.groups[end - 1]) + 1 if n == axis else upper[n]
-                    for n in array.axes
-                ]
-                high = [min(n, size) for n, size in zip(high, old, strict=True)]
+                lower[axis], upper[axis] = groups[first], groups[end - 1] + 1
+                low = [lower[n] for n in array.axes]
+                high = [min(upper[n], size) for n, size in zip(array.axes, old, strict=True)]
                 if any(a >= b for a, b in zip(low, high, strict=True)):
                     continue  # groups that are new
                 values = reader.read_box(low, high)

@@ -258,7 +258,7 @@ class BlockParts:
             return self._size
         if self._missing is None:
             return self._size
-        return self._size - self.segments.reduce(np.add, self._missing, np.int64)
+        return np.asarray(self._size - self.segments.reduce(np.add, self._missing, np.int64))
 
     @cached_property
     def _weight_sum(self) -> NDArray[np.float64]:
@@ -359,8 +359,8 @@ def merge(kind: Kind, state: Parts, found: Parts, groups: NDArray[np.int64]) -> 
 
 
 def _merged(kind: Kind, mine: Parts, found: Parts) -> Parts:
-    sums = {part: mine[part] + found[part] for part in ("n", "s", "w") if part in mine}
-    merged = dict(sums)
+    sums: Parts = {part: mine[part] + found[part] for part in ("n", "s", "w") if part in mine}
+    merged: Parts = dict(sums)
     if "m2" in mine:
         weight = "w" if kind.is_weighted else "n"
         with np.errstate(divide="ignore", invalid="ignore"):
