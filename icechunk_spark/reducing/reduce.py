@@ -106,7 +106,11 @@ def reduce(
         Maximum bytes that a task holds, such as ``"512m"``. A Python worker needs about three times
         as much.
     follow
-        Not built yet: True raises UnsupportedError.
+        If True, the result records the snapshot of its source and stores the parts of its
+        statistics, in the group ``.parts`` below its own. The next run with the same arguments
+        reads only elements that were appended, or the groups of elements that changed, and without
+        changes nothing is committed. ``full_run`` is the reason why a run read everything. Each
+        such result needs its own group.
     dry_run
         If True, only the plan is returned; nothing is stored.
     mode
