@@ -80,20 +80,21 @@ def reduce(
         Root of the repository.
     statistics
         Statistics by variable, as in ``{"t2m": ["mean", "std"], "tp": "sum"}``, or those of all
-        variables of numbers. A variable with one statistic keeps its name; with a list, results are
-        ``t2m_mean`` and ``t2m_std``. There are ``count``, ``sum``, ``mean``, ``min``, ``max``,
-        ``std``, ``var``, ``prod``, ``any``, ``all``; along one dimension ``first``, ``last``,
-        ``argmin``, ``argmax`` (positions), ``idxmin``, ``idxmax`` (labels); and ``median`` and
-        ``quantile(q=0.9)``, which need all values of a group in the memory of one task.
+        variables of numbers. A variable with one statistic keeps its name; with a list, results
+        have the name of the statistic as well: ``"t2m_mean"``. There are ``count``, ``sum``,
+        ``mean``, ``min``, ``max``, ``std``, ``var``, ``prod``, ``any``, ``all``; along one
+        dimension ``first``, ``last``, ``argmin``, ``argmax`` (positions), ``idxmin``, ``idxmax``
+        (labels); and ``median`` and ``quantile(q=0.9)``, which need all values of a group in the
+        memory of one task.
     over
         The dimensions that are reduced.
     by
         Groups along one of them: a part of times (``"time.month"``, ``"time.season"``,
-        ``"time.dayofyear"``, ``"time.year"``, ...), a frequency (``"1D"``, ``"MS"``) as in
-        ``resample``, the name of a coordinate, a number of elements as in ``coarsen``, or edges of
-        bins: ``{"latitude": [-90, -30, 30, 90]}``. The dimension of the groups takes the place of
-        the reduced one, with the name that xarray gives it. Bins have their midpoints as labels,
-        and bounds.
+        ``"time.dayofyear"``, ``"time.year"``, ...), a frequency (``"1D"``, ``"MS"``) as for
+        resampling, the name of a coordinate, a number of elements, or edges of bins:
+        ``{"latitude": [-90, -30, 30, 90]}``. The dimension of the groups takes the place of the
+        reduced one, with the name that xarray gives it. Bins have their midpoints as labels, and
+        bounds.
     weights
         ``"area"`` for the area of cells on the sphere, from the bounds of latitudes and longitudes
         or midway between labels; the name of a variable; or an ``xarray.DataArray``, aligned by

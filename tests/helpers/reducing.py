@@ -9,8 +9,12 @@ from typing import Any
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.reducing import ReduceRequest, one_process, reduce_arrays
-from icechunk_format.workflows.reducing.datasets import dataset_of
+from icechunk_format.workflows.reducing import (
+    ReduceRequest,
+    dataset_of,
+    one_process,
+    reduce_arrays,
+)
 from icechunk_format.workflows.reducing.run import combine_pieces, cut_strand, reduce_tile
 
 
@@ -27,8 +31,9 @@ def shuffling(work: Any) -> list[Any]:
         random.Random(0).shuffle(pieces)
         pieces.sort(key=lambda piece: piece.group)
         half = pieces[len(pieces) // 2].group if pieces else 0
-        for some in (lambda g: g < half, lambda g: g >= half):
-            receipts.append(combine_pieces(work, name, [p for p in pieces if some(p.group)]))
+        for is_first in (True, False):
+            some = [piece for piece in pieces if (piece.group < half) == is_first]
+            receipts.append(combine_pieces(work, name, some))
     return receipts
 
 

@@ -55,7 +55,7 @@ _MOST_ELEMENTS: Final = 1 << 23
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Changed:
-    """What changed in a source since the last run.
+    """The changes of a source since the last run.
 
     Parameters
     ----------

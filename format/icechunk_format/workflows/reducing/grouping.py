@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 1. xarray finds the groups, from labels alone, so that names, types and order of groups are those of
-   its ``groupby``, ``resample``, ``groupby_bins`` and ``coarsen``, in every calendar.
+   its groups, bins, resampled times and coarse dimensions, in every calendar.
 2. Bins are stored as midpoints with bounds, since Zarr has no intervals.
 """
 

@@ -3,6 +3,8 @@
 A *tile* is a box of the dimensions that stay, and a *strand* a set of elements of those that are
 reduced. A task reads one strand of one tile, chunk by chunk, and holds only its parts.
 
+Long because a plan is one piece of arithmetic: tiles, strands, and both for what is computed again.
+
 Rules of this file
 ------------------
 1. Tiles and strands are cut at edges of chunks, so that each chunk is decoded once.
@@ -103,7 +105,7 @@ class TilePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Again:
-    """What of an existing result is computed, along the chunks that it has.
+    """The part of an existing result that is computed again, along the chunks that it has.
 
     Parameters
     ----------

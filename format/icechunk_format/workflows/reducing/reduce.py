@@ -1,5 +1,7 @@
 """Reduces arrays of a group along dimensions, in one commit or to values on the driver.
 
+Long because the steps of a call share the plan, the record and the base of the commit.
+
 Rules of this file
 ------------------
 1. One snapshot is read. The result is a group of new arrays, with the coordinates that do not have

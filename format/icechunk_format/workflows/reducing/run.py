@@ -1,5 +1,7 @@
 """Runs the tasks of a reduction: reads strands of tiles, combines parts, and writes statistics.
 
+Long because reading, combining and writing share the parts of a tile.
+
 Rules of this file
 ------------------
 1. A task decodes each of its chunks once, and holds one block of values and the parts of its tile.

@@ -12,6 +12,8 @@ part                    holds
 ``any``, ``all``        True if any or all values are not 0
 ======================  ============================================================================
 
+Long because each part is defined for a block, for merging, and for its statistics.
+
 Rules of this file
 ------------------
 1. Values are integers or booleans without missing values, or floats, of which NaN are missing.
