@@ -34,12 +34,14 @@ def test_missing_chunks_and_packed_integers(tmp_path, cores):
         path = store_dataset(source, tmp_path / name, {"t": encoding})
         before = measured().chunks_decoded
         found = reduced(path, {"t": ["mean", "count"]}, "time", by="time.month", cores=cores)
+        decoded = measured().chunks_decoded - before
         groups = opened(path)["t"].groupby("time.month")
         np.testing.assert_allclose(found["t_mean"], groups.mean(), rtol=1e-6)
         assert found["t_mean"].dtype == groups.mean().dtype
         np.testing.assert_array_equal(found["t_count"], groups.count())
         assert "scale_factor" not in found["t_mean"].attrs
-        assert measured().chunks_decoded - before == (12 if name == "floats" else 16)
+        # With one chunk of labels, which are decoded to find the groups.
+        assert decoded == 1 + (12 if name == "floats" else 16)
 
 
 @pytest.mark.parametrize("by", ["time.month", "time.season", "MS", "10D", None])
@@ -61,9 +63,10 @@ def test_calendars(tmp_path, calendar, by):
     assert found.dims == expected.dims
     for dim in expected.coords:
         assert found[dim].values.tolist() == expected[dim].values.tolist()
-    assert found.values.tolist() == pytest.approx(expected.values.tolist()) or by is None
     if by is None:
         assert (found.values == expected.values).all()
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_variables_of_times(tmp_path):
@@ -87,7 +90,8 @@ def test_each_chunk_is_decoded_once_with_a_shuffle(tmp_path, monkeypatch, chunks
     before = measured().chunks_decoded
     found = reduced(path, {"t": ["mean", "std"]}, "time", by=by, cores=2, memory=memory)
     count = np.prod([-(-n // c) for n, c in zip((40, 4, 6), chunks, strict=True)])
-    assert measured().chunks_decoded - before == count
+    # With one chunk of labels, if they make groups.
+    assert measured().chunks_decoded - before == count + (by is not None)
     source = opened(path)["t"]
     expected = source.std("time") if by is None else source.groupby(by).std()
     np.testing.assert_allclose(found["t_std"], expected, rtol=1e-5)
