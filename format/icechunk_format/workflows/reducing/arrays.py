@@ -15,11 +15,9 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.grid.groups import edges_of
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.tables import Dataset
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-)
 from icechunk_format.workflows.mapping.record import (
     FollowRecord,
 )

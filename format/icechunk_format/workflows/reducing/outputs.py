@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget, path_in
 from icechunk_format.names import shown
-from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.writing.part import ArrayTarget, path_in
+from icechunk_format.tables.cf import attribute_decoder
 from icechunk_format.workflows.reducing.run import Output, Values
 from icechunk_format.workflows.reducing.statistics import (
     OF_ONE_DIMENSION,

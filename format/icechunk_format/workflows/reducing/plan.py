@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 from icechunk_format.grid.groups import Edges, Groups, edges_of
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.workflows.reducing.statistics import Kind, part_dtype
 
 _LEAST_TASK_BYTES: Final = 16 * 2**20

@@ -25,24 +25,22 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    ChunkValues,
+    Destination,
+    WriteResult,
+    check_planned_lengths,
+    commit_arrays,
+    open_destination,
+    path_in,
+    with_own_attributes,
+)
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
-from icechunk_format.tables.writing.commit_arrays import (
-    ArraysCommit,
-    check_planned_lengths,
-    commit_arrays,
-    with_own_attributes,
-)
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-    Destination,
-    joined_chunks,
-    path_in,
-)
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
-from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.tables.writing.part import joined_chunks
 from icechunk_format.workflows.mapping.edits import check_unedited
 from icechunk_format.workflows.mapping.follow import why_other_results
 from icechunk_format.workflows.mapping.record import (

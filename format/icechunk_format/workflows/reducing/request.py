@@ -8,16 +8,14 @@ from typing import Any
 
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.dimension_sets import named_variables
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable, named_variables
+from icechunk_format.groups.changing import WriteResult
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import dataset_at, requested_snapshot
-from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
 from icechunk_format.workflows.rectangle import Ranges, common_sizes, selected_ranges
 from icechunk_format.workflows.reducing.grouping import (
     By,

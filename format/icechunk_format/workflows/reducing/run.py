@@ -24,17 +24,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.groups import Box
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.opened import SnapshotSource
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.tables.cf.decode import VariableDecoder
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-    Destination,
-    TaskReceipt,
-    joined_chunks,
-)
-from icechunk_format.tables.writing.storing import TaskFiles, chunks_in
+from icechunk_format.groups import ArrayReader, DimSelection, SnapshotSource
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
+from icechunk_format.groups.changing.storing import chunks_in
+from icechunk_format.tables.cf import VariableDecoder
+from icechunk_format.tables.writing.part import joined_chunks
 from icechunk_format.workflows.reducing.plan import Strand, TilePlan, runs_of_groups
 from icechunk_format.workflows.reducing.statistics import (
     NOWHERE,
