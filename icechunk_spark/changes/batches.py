@@ -42,6 +42,7 @@ from icechunk_format.tables.writing.result import (
     committed_before,
     last_committed,
 )
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import QUERY_ID, described
 from icechunk_spark.schema import write_schema
@@ -158,7 +159,7 @@ class PlannedBatches:
             try:
                 target = f"branch '{request.branch}' of {location_of(request)}"
                 with described(f"stream into {target}: computing batch {number}"):
-                    if batch.isEmpty():
+                    if cancellable(batch, batch.isEmpty):
                         return
                 write_once(request, lambda: run_planned_write(batch, request))
             finally:

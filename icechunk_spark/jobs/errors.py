@@ -30,6 +30,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
+from icechunk_spark.jobs.cancelling import only_own_jobs
 from icechunk_spark.jobs.session import described
 
 try:
@@ -105,7 +106,8 @@ def raised_in_tasks(target: str) -> Iterator[None]:
     If an executor or a Python process died at every attempt of Spark, raise StorageError.
     """
     try:
-        yield
+        with only_own_jobs():
+            yield
     except _REPORTS as failure:
         _raise_error_of_task(failure)
         reason = _reason(failure)
@@ -128,7 +130,7 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
     sentence that describes the state after a failure and the remedy.
     """
     try:
-        with described(what):
+        with described(what), only_own_jobs():
             yield
     except _REPORTS as failure:
         _raise_error_of_task(failure)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.storage.measures import Measures, measured
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import dealt_out, log_totals, together
 from icechunk_spark.jobs.totals import note_job
@@ -58,8 +59,8 @@ def on_executors(
 
 def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
     """Run a step on the rows of each partition, on executors; return what the steps yield."""
-    receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
-    return noted(receipt[0] for receipt in receipts)
+    receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS)
+    return noted(receipt[0] for receipt in cancellable(receipts, receipts.collect))
 
 
 def noted(receipts: Iterable[bytes]) -> list[Any]:

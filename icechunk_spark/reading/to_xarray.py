@@ -62,13 +62,15 @@ def to_xarray(
         raise UnsupportedError(
             "to_xarray needs xarray: pip install 'icechunk-spark[xarray]'"
         ) from None
+    from icechunk_spark.jobs.cancelling import cancellable
     from icechunk_spark.schema import column_metadata
 
     described = {field.name: column_metadata(field) for field in df.schema.fields}
     chosen = _dimensions(described, dims)
     if len(set(chosen)) < len(chosen):
         raise InvalidInputError(f"dims names a column more than once: {chosen}", option="dims")
-    table = df.limit(max_cells + 1).toArrow()
+    limited = df.limit(max_cells + 1)
+    table = cancellable(limited, limited.toArrow)
     if len(table) > max_cells:
         raise InvalidInputError(
             f"the result has more than max_cells={max_cells} rows; aggregate the rows or "

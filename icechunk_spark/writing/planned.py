@@ -48,6 +48,7 @@ from icechunk_format.tables.writing.plan import WritePlan, plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.tables.writing.replanning.plan import check_order
 from icechunk_format.tables.writing.result import WriteResult
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.session import (
     bounded_by_rows,
@@ -119,7 +120,7 @@ def _planned_write(
         return planned_result(plan, rows)
     plan = plan_layout_write(prepared)
     with _step(prepared, request, "counting rows"):
-        return planned_result(plan, frame.count())
+        return planned_result(plan, cancellable(frame, frame.count))
 
 
 def _plan_cells(
