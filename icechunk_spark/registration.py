@@ -35,6 +35,7 @@ from pyspark.sql.functions import udtf
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
+from icechunk_spark.jobs.cancelling import set_progress
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
@@ -79,6 +80,7 @@ def register(
     virtual_authorize: Sequence[str] = (),
     storage_from_spark: bool = False,
     pushdown: bool | None = None,
+    progress: bool = False,
 ) -> None:
     """Register the data source ``icechunk`` with a session, with fast reads and planned writes.
 
@@ -107,6 +109,9 @@ def register(
         If False, queries of a classic session read all cells of their reads, to compare; as ``SET
         icechunk.pushdown = false``. None leaves the setting as it is; without it, a query reads
         only what its conditions, columns and limits need.
+    progress
+        If True, each job that a function of this package runs shows a bar with its description, in
+        the notebook or terminal (``pip install 'icechunk-spark[progress]'``).
 
     Raises
     ------
@@ -126,6 +131,7 @@ def register(
     if storage_from_spark:
         defaults["storage.from_spark"] = "true"
     set_session_options(spark, defaults)
+    set_progress(spark, progress)
     if pushdown is not None:
         spark.conf.set(PUSHDOWN, str(pushdown).lower())
     module = _frame_module(spark)
@@ -164,6 +170,7 @@ def unregister(spark: SparkSession) -> None:
     >>> icechunk_spark.unregister(spark)  # doctest: +SKIP
     """
     set_session_options(spark, {})
+    set_progress(spark, False)
     spark.conf.unset(PUSHDOWN)
     module = _frame_module(spark)
     _registered[module].discard(spark)

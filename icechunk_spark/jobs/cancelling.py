@@ -1,9 +1,9 @@
-"""Runs actions of Spark so that Ctrl-C, or a notebook's interrupt, cancels their jobs.
+"""Runs actions of Spark: shows their progress, and cancels their jobs on an interrupt.
 
-Python raises KeyboardInterrupt in its main thread. If that thread waits inside of py4j, the
-connection to the JVM breaks and the job goes on. So an action of the main thread runs in a thread
-of its own, with a tag of its own, while the main thread waits. An interrupt cancels the jobs with
-this tag only.
+Python raises KeyboardInterrupt (Ctrl-C, or a notebook's interrupt) in its main thread. If that
+thread waits inside of py4j, the connection to the JVM breaks and the job goes on. So an action of
+the main thread runs in a thread of its own, with a tag of its own, while the main thread waits. An
+interrupt cancels the jobs with this tag only.
 
 Rules of this file
 ------------------
@@ -32,17 +32,34 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from icechunk_format.progress import bar
+from icechunk_spark.jobs.session import doing, session_key
+
 T = TypeVar("T")
 
 _log = logging.getLogger("icechunk_spark.jobs")
+_COUNTS: Final = ("num_completed_tasks", "num_tasks")
 _PYSPARK_HANDLER: Final = "pyspark.core.context"
 _SECONDS_BETWEEN: Final = 0.2
+_SECONDS_BETWEEN_REPORTS: Final = 0.5
 # Time after which a task that does not end is reported, and no longer waited for.
 _MOST_SECONDS: Final = 60.0
+# Sessions whose jobs show bars.
+_with_bars: Final[set[str]] = set()
+
+
+def set_progress(spark: SparkSession, shown: bool) -> None:
+    """Make the jobs of a session show bars, or not."""
+    (_with_bars.add if shown else _with_bars.discard)(session_key(spark))
+
+
+def _shows_progress(spark: Any) -> bool:
+    return bool(_with_bars) and session_key(spark) in _with_bars
 
 
 @contextlib.contextmanager
@@ -80,8 +97,17 @@ def cancellable(source: DataFrame | SparkSession, action: Callable[[], T]) -> T:
     ended: Future[T] = Future()
     with only_own_jobs():
         try:
-            tagged.start(action, ended)
-            return ended.result()
+            if not _shows_progress(spark):
+                tagged.start(action, ended)
+                return ended.result()
+            with bar(doing()) as report:
+                tagged.start(action, ended)
+                while not wait([ended], _SECONDS_BETWEEN_REPORTS).done:
+                    report(*tagged.tasks(), "")
+                result = ended.result()
+                total = tagged.tasks()[1]
+                report(total, total, "")
+            return result
         except KeyboardInterrupt:
             _cancel(tagged, ended)
             raise
@@ -111,8 +137,9 @@ class _TaggedJobs(ABC):
 
         def run() -> None:
             try:
-                self._enter(properties)
-                ended.set_result(context.run(action))
+                with self._entered(properties):
+                    result = context.run(action)
+                ended.set_result(result)
             except BaseException as error:
                 ended.set_exception(error)
 
@@ -123,12 +150,16 @@ class _TaggedJobs(ABC):
         """Return the properties of the caller's thread."""
 
     @abstractmethod
-    def _enter(self, properties: Any) -> None:
+    def _entered(self, properties: Any) -> AbstractContextManager[None]:
         """Set the properties and the tag in the new thread."""
 
     @abstractmethod
     def cancel(self) -> None:
         """Cancel the jobs that run."""
+
+    @abstractmethod
+    def tasks(self) -> tuple[int, int]:
+        """Return the numbers of finished and of all tasks of the stages so far."""
 
     @abstractmethod
     def running_tasks(self) -> int:
@@ -142,22 +173,31 @@ class _ClassicJobs(_TaggedJobs):
         # Tags of the session are not among the properties.
         return self._context.getLocalProperties().clone(), self._spark.getTags()
 
-    def _enter(self, properties: Any) -> None:
+    @contextlib.contextmanager
+    def _entered(self, properties: Any) -> Iterator[None]:
         own, tags = properties
         self._context.setLocalProperties(own)
         for tag in tags:
             self._spark.addTag(tag)
         self._spark.sparkContext.addJobTag(self.tag)
+        yield
 
     def cancel(self) -> None:
         self._spark.sparkContext.cancelJobsWithTag(self.tag)
 
+    def tasks(self) -> tuple[int, int]:
+        stages = self._stages()
+        return sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
+
     def running_tasks(self) -> int:
+        return sum(stage.numActiveTasks for stage in self._stages())
+
+    def _stages(self) -> list[Any]:
         tracker = self._spark.sparkContext.statusTracker()
         jobs = map(tracker.getJobInfo, self._context.statusTracker().getJobIdsForTag(self.tag))
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
         found = map(tracker.getStageInfo, stages)
-        return sum(stage.numActiveTasks for stage in found if stage is not None)
+        return [stage for stage in found if stage is not None]
 
     @property
     def _context(self) -> Any:
@@ -167,12 +207,30 @@ class _ClassicJobs(_TaggedJobs):
 class _ConnectJobs(_TaggedJobs):
     """Operations with a tag of the client; the server reports no tasks to it."""
 
+    _tasks = (0, 0)
+
     def _properties(self) -> Any:
         return copy.deepcopy(vars(self._spark.client.thread_local))
 
-    def _enter(self, properties: Any) -> None:
+    @contextlib.contextmanager
+    def _entered(self, properties: Any) -> Iterator[None]:
         vars(self._spark.client.thread_local).update(properties)
         self._spark.addTag(self.tag)
+        note = self._note
+        self._spark.registerProgressHandler(note)
+        try:
+            yield
+        finally:
+            self._spark.removeProgressHandler(note)
+
+    def _note(self, stages: Any, **_: Any) -> None:
+        # The client calls all handlers, each in the thread of the operation.
+        if stages and threading.current_thread().name == self.tag:
+            done, total = (sum(getattr(stage, n) for stage in stages) for n in _COUNTS)
+            self._tasks = done, total
+
+    def tasks(self) -> tuple[int, int]:
+        return self._tasks
 
     def cancel(self) -> None:
         self._spark.interruptTag(self.tag)

@@ -29,6 +29,7 @@ from icechunk_format.options.values import parse_boolean
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_change
 from icechunk_format.storage.location import Location
+from icechunk_spark.jobs.session import session_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,16 +57,16 @@ def kept_defaults(spark: SparkSession) -> tuple[dict[str, Any], dict[str, str] |
 
     They are for functions that Spark runs in other processes, which cannot read either.
     """
-    defaults = _defaults.get(_key(spark), {})
+    defaults = _defaults.get(session_key(spark), {})
     uses_hadoop = any(_folded(name) == _FROM_SPARK for name in defaults)
     return dict(defaults), _of_hadoop(spark) if uses_hadoop else None
 
 
 def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None:
     """Set the defaults of a session; an empty mapping removes them."""
-    _defaults.pop(_key(spark), None)
+    _defaults.pop(session_key(spark), None)
     if options:
-        _defaults[_key(spark)] = dict(options)
+        _defaults[session_key(spark)] = dict(options)
 
 
 def with_session_options(
@@ -79,7 +80,7 @@ def with_session_options(
     Defaults that do not apply are left out: Hadoop's settings of S3 for other storages, and
     authorized prefixes for calls that fetch no virtual chunks.
     """
-    defaults = _defaults.get(_key(spark), {})
+    defaults = _defaults.get(session_key(spark), {})
     return with_defaults(options, path, call, defaults, lambda: _of_hadoop(spark))
 
 
@@ -200,13 +201,6 @@ def _of_hadoop(spark: SparkSession | None) -> dict[str, str]:
         uses_tls = str(settings.get("fs.s3a.connection.ssl.enabled") or "true").lower() == "true"
         kept["storage.endpoint_url"] = f"http{'s' if uses_tls else ''}://{endpoint}"
     return kept
-
-
-def _key(spark: SparkSession | None) -> str:
-    jvm_session = getattr(spark, "_jsparkSession", None)
-    if jvm_session is not None:
-        return str(jvm_session.sessionUUID())
-    return str(getattr(spark, "session_id", id(spark)))
 
 
 class NotedOptions:

@@ -35,6 +35,7 @@ _ROWS: Final = StructType([StructField("number", LongType()), StructField("task"
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 # Rows of serialized ids are large, and Spark holds a whole batch in memory.
 _ROWS_AT_ONCE: Final = 64
+_NO_COUNTS: Final = Measures()
 #: The part number of rows that hold the counts of a task, which `counted` adds.
 COUNTS: Final = -1
 #: Each task gets its own partition, up to this number.
@@ -57,16 +58,24 @@ def on_executors(
     return collected(rows, lambda batches: map(function, tasks_in(batches)))
 
 
-def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
-    """Run a step on the rows of each partition, on executors; return what the steps yield."""
+def collected(
+    rows: DataFrame,
+    step: Callable[[Batches], Iterable[Any]],
+    earlier: Callable[[], Measures] = Measures,
+) -> list[Any]:
+    """Run a step on the rows of each partition, on executors; return what the steps yield.
+
+    `earlier` returns the counts of the job's other tasks when it has ended.
+    """
     receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS)
-    return noted(receipt[0] for receipt in cancellable(receipts, receipts.collect))
+    found = cancellable(receipts, receipts.collect)
+    return noted((receipt[0] for receipt in found), earlier())
 
 
-def noted(receipts: Iterable[bytes]) -> list[Any]:
+def noted(receipts: Iterable[bytes], earlier: Measures = _NO_COUNTS) -> list[Any]:
     """Add the counts among pickled receipts to the totals of the call; return the others."""
     found = [pickle.loads(bytes(receipt)) for receipt in receipts]
-    measures = sum((one for one in found if isinstance(one, Measures)), Measures())
+    measures = sum((one for one in found if isinstance(one, Measures)), earlier)
     note_job(measures)
     log_totals(measures)
     return [one for one in found if not isinstance(one, Measures)]

@@ -56,6 +56,7 @@ def map_blocks(
     chunks: Sizes | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     on_error: Literal["fail", "skip"] = "fail",
+    dry_run: bool = False,
     group: str | None = None,
     branch: str | None = None,
     tag: str | None = None,
@@ -130,6 +131,9 @@ def map_blocks(
         With ``skip``, blocks for which the function fails are missing in the arrays, with the
         labels of the source, and the result of the call lists them. Results whose labels are
         others, or that have no missing value, are refused. With ``fail``, nothing is committed.
+    dry_run
+        If True, nothing is stored: the function is called with one block, the access to the storage
+        and to virtual chunks is checked, and ``target`` of the result shows the arrays.
     group, branch, tag, snapshot, as_of
         Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
@@ -141,7 +145,7 @@ def map_blocks(
     -------
     MapBlocksResult
         The paths of the arrays, the number of all blocks and of computed blocks, the failed blocks,
-        and the commit.
+        and the commit; for a dry run, the number of blocks to compute, and the arrays.
 
     Raises
     ------
@@ -192,6 +196,7 @@ def map_blocks(
                 follow=follow,
                 function_version=None if function_version is None else str(function_version),
                 template=None if template is None else mapped.layouts(template),
+                dry_run=dry_run,
             ),
             mapped,
             partial(on_executors, spark),

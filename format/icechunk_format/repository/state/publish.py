@@ -21,8 +21,8 @@ succeeded. Then the object is read again, with three possible results:
 - The object is unchanged: repeating the same conditional write is harmless, since at most one of
   the two can succeed.
 
-If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``. If Ctrl-C interrupts step 4
-or that read, KeyboardInterrupt is raised with a message that the outcome is unknown.
+If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``. If Ctrl-C interrupts
+step 4 or that read, KeyboardInterrupt is raised with a message that the outcome is unknown.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """

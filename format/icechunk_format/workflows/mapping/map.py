@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -30,6 +30,7 @@ from icechunk_format.tables.writing.commit_arrays import (
 from icechunk_format.tables.writing.part import joined_chunks, path_in
 from icechunk_format.tables.writing.prepare import open_destination
 from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.workflows.dry_run import ArrayBox, PlannedGroup, check_access
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
     FirstValues,
@@ -114,6 +115,8 @@ class MapRequest:
     template: tuple[list[Layout], dict[str, Any]] | None = None
     cores: int = 1
     """Number of tasks that run in parallel."""
+    dry_run: bool = False
+    """Plan only, and call the function with one block."""
 
 
 @shown_by("records.record")
@@ -134,8 +137,10 @@ class MapBlocksResult:
         blocks.
     failed
         Labels and errors of skipped blocks, one string for each.
+    target
+        With ``dry_run``, the group as it would be written: shapes, data types and chunks.
     commit
-        The result of the write, which is skipped if no block changed.
+        The result of the write, which is skipped if no block changed; None with ``dry_run``.
     """
 
     arrays: tuple[str, ...]
@@ -143,7 +148,8 @@ class MapBlocksResult:
     computed: int = 0
     full_run: str | None = None
     failed: tuple[str, ...] = ()
-    commit: WriteResult
+    target: PlannedGroup | None = None
+    commit: WriteResult | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -198,11 +204,29 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
             options, destination.base, f"no block of {source.read.path} changed"
         ),
     )
-    if not len(plan.numbers):
+    if not len(plan.numbers) and not request.dry_run:
         return result
     targets_of_run = [placed.target for placed in plan.arrays.values()]
     check_planned_lengths(base, group, targets_of_run, plan.deleted)
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
+    if request.skips_errors:
+        check_skips(plan.arrays)
+    if request.dry_run:
+        if plan.first is None:
+            first_layouts(grid, function, run, request.skips_errors)
+        check_access(grid.source, _ends(grid), fetch=True)
+        return replace(
+            result,
+            computed=len(plan.numbers),
+            full_run=plan.full_run if request.follow else None,
+            target=PlannedGroup(
+                location=request.target,
+                path=str(group),
+                arrays=documents,
+                attributes=with_own_attributes(base, group, plan.attributes, result.arrays),
+            ),
+            commit=None,
+        )
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
         grid=grid,
@@ -213,8 +237,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         first=plan.first,
     )
     at_once = _blocks_at_once(dataset, grid, len(plan.numbers), request.cores)
-    if request.skips_errors:
-        check_skips(plan.arrays)
     numbers = plan.numbers
     tasks = [
         [BlockTask(number) for number in numbers[first : first + at_once]]
@@ -267,6 +289,18 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
+
+
+def _ends(grid: BlockGrid) -> Iterator[ArrayBox]:
+    """Yield the boxes of all arrays in the first, the middle and the last block."""
+    for number in sorted({0, len(grid) // 2, len(grid) - 1}):
+        block = grid.block(number)
+        for name, dims in grid.dims.items():
+            lower, upper = (
+                [part[dim] + grid.origin.get(dim, 0) for dim in dims]
+                for part in (block.start, block.stop)
+            )
+            yield grid.paths[name], lower, upper
 
 
 def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
