@@ -14,9 +14,9 @@ Rules of this file
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
    one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream``,
    ``SparkSession.read`` and ``SparkSession.readStream`` of classic sessions are replaced in the
-   same way. ``DataFrame.writeTo``
-   refuses icechunk, for which Spark has no catalog tables. `unregister` restores the originals when
-   no registered session remains.
+   same way. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no catalog tables. The
+   iterator of ``DataFrame.toLocalIterator`` of classic sessions raises errors as ``collect`` does.
+   `unregister` restores the originals when no registered session remains.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
 from icechunk_spark.jobs.cancelling import set_progress
+from icechunk_spark.jobs.errors import rows_of_iterator
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
@@ -176,7 +177,7 @@ def unregister(spark: SparkSession) -> None:
     _registered[module].discard(spark)
     _unregistered.add(spark)
     if not _registered[module]:
-        for name in ("write", "writeStream", "writeTo"):
+        for name in ("write", "writeStream", "writeTo", "toLocalIterator"):
             _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
         _read_by(spark, None)
@@ -205,6 +206,7 @@ def _replace_write(module: str) -> None:
     _replace(cls, "writeTo", _catalog_write)
     if module == _CLASSIC:
         _replace(cls, "writeStream", planned_by(PlannedStream))
+        _replace(cls, "toLocalIterator", _local_iterator)
 
 
 def _read_by(spark: SparkSession, reader: Reader | None) -> None:
@@ -230,6 +232,17 @@ def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str]
         return noting(write_to(table), CatalogWrite)
 
     return noted
+
+
+def _local_iterator(frame: Any, iterate: Callable[..., Any]) -> Callable[..., Any]:
+    if frame.sparkSession in _unregistered:
+        return iterate
+
+    @functools.wraps(iterate)
+    def iterated(*arguments: Any, **options: Any) -> Any:
+        return rows_of_iterator(iterate(*arguments, **options))
+
+    return iterated
 
 
 def _reader_of(spark: Any, reader: Any) -> Any:

@@ -24,7 +24,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
@@ -40,6 +40,7 @@ except ImportError:  # a pure Connect client has no gateway to a JVM
 else:
     _REPORTS = (PySparkException, Py4JError)
 
+_T = TypeVar("_T")
 _log = logging.getLogger("icechunk_spark.jobs")
 _NOTHING_COMMITTED: Final = "Nothing was committed; the same call can be repeated"
 
@@ -143,6 +144,30 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
             " the executors",
             what=what,
         ) from failure
+
+
+def rows_of_iterator(rows: Iterator[_T]) -> Iterator[_T]:
+    """Yield rows of ``toLocalIterator``; raise an error of a task as ``collect`` does.
+
+    Spark raises it with the stack of the JVM below it, since the error is the cause of another one.
+    """
+    try:
+        yield from rows
+    except _REPORTS as failure:
+        raised = _converted(getattr(failure, "java_exception", None))
+        raise (failure if raised is None else raised) from None
+
+
+def _converted(reported: Any) -> Exception | None:
+    """Return the first cause of an exception of the JVM for which PySpark has a class."""
+    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+    while reported is not None:
+        found: Exception = convert_exception(reported)
+        if not isinstance(found, UnknownException):
+            return found
+        reported = reported.getCause()
+    return None
 
 
 def _raise_error_of_task(failure: Exception) -> None:
