@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -155,6 +155,17 @@ class BlockGrid:
             sizes=dict(self.sizes),
             periods={d: t.period for d, t in self.turns.items() if t.period is not None},
         )
+
+    def outer_boxes(self) -> Iterator[tuple[str, list[int], list[int]]]:
+        """Yield path, first elements and ends of each array in the first, middle and last block."""
+        for number in sorted({0, len(self) // 2, len(self) - 1}):
+            block = self.block(number)
+            for name, dims in self.dims.items():
+                lower, upper = (
+                    [part[dim] + self.origin.get(dim, 0) for dim in dims]
+                    for part in (block.start, block.stop)
+                )
+                yield self.paths[name], lower, upper
 
     def near(self, dim: str, low: int, high: int) -> list[slice]:
         """Return the ranges of blocks along a dimension that read elements in ``[low, high)``."""

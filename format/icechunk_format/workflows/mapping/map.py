@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -30,7 +30,7 @@ from icechunk_format.tables.writing.commit_arrays import (
 from icechunk_format.tables.writing.part import joined_chunks, path_in
 from icechunk_format.tables.writing.prepare import open_destination
 from icechunk_format.tables.writing.result import WriteResult
-from icechunk_format.workflows.dry_run import ArrayBox, PlannedGroup, check_access
+from icechunk_format.workflows.dry_run import PlannedGroup, check_access
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
     FirstValues,
@@ -214,7 +214,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     if request.dry_run:
         if plan.first is None:
             first_layouts(grid, function, run, request.skips_errors)
-        check_access(grid.source, _ends(grid), fetch=True)
+        check_access(grid.source, grid.outer_boxes(), fetch=True)
         return replace(
             result,
             computed=len(plan.numbers),
@@ -289,18 +289,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
-
-
-def _ends(grid: BlockGrid) -> Iterator[ArrayBox]:
-    """Yield the boxes of all arrays in the first, the middle and the last block."""
-    for number in sorted({0, len(grid) // 2, len(grid) - 1}):
-        block = grid.block(number)
-        for name, dims in grid.dims.items():
-            lower, upper = (
-                [part[dim] + grid.origin.get(dim, 0) for dim in dims]
-                for part in (block.start, block.stop)
-            )
-            yield grid.paths[name], lower, upper
 
 
 def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
