@@ -200,6 +200,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     result = MapBlocksResult(
         arrays=tuple(placed.target.path for placed in plan.arrays.values()),
         blocks=len(grid),
+        computed=len(plan.numbers),
+        full_run=plan.full_run if request.follow else None,
         commit=WriteResult.skipped(
             options, destination.base, f"no block of {source.read.path} changed"
         ),
@@ -208,6 +210,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         return result
     targets_of_run = [placed.target for placed in plan.arrays.values()]
     check_planned_lengths(base, group, targets_of_run, plan.deleted)
+    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
     if request.skips_errors:
         check_skips(plan.arrays)
@@ -215,18 +218,10 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         if plan.first is None:
             first_layouts(grid, function, run, request.skips_errors)
         check_access(grid.source, grid.outer_boxes(), fetch=True)
-        return replace(
-            result,
-            computed=len(plan.numbers),
-            full_run=plan.full_run if request.follow else None,
-            target=PlannedGroup(
-                location=request.target,
-                path=str(group),
-                arrays=documents,
-                attributes=with_own_attributes(base, group, plan.attributes, result.arrays),
-            ),
-            commit=None,
+        target = PlannedGroup(
+            location=request.target, path=str(group), arrays=documents, attributes=attributes
         )
+        return replace(result, target=target, commit=None)
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
         grid=grid,
@@ -253,7 +248,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         again = list(run(partial(map_blocks, work), once_more(plan.arrays, done, agreed)))
         found += again
         done += [one for _, own in again for one in own]
-    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
     replaced = _known(base, group)
     if replaced is not None and replaced.arrays.keys() & plan.arrays.keys():
         attributes.pop(RECORD_KEY, None)
@@ -284,8 +278,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     )
     return replace(
         result,
-        computed=len(plan.numbers),
-        full_run=plan.full_run if request.follow else None,
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
