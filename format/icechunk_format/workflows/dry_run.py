@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from icechunk_format.display import shown_by
-from icechunk_format.groups.opened import SnapshotSource
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection, SnapshotSource
 from icechunk_format.storage.location import Location
-from icechunk_format.tables.reading.costs import CostCounter
+from icechunk_format.tables.reading import CostCounter
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 # Chunks of each box that are checked for unauthorized ones.
