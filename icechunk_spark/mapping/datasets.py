@@ -15,7 +15,7 @@ import functools
 import inspect
 import struct
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
@@ -27,7 +27,7 @@ import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.workflows.mapping.blocks import Block, StoredArray
+from icechunk_format.workflows.mapping.blocks import Block, OtherArrays, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Result
 from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
 
@@ -77,10 +77,14 @@ class DatasetFunction:
         return layouts, attributes
 
     def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
     ) -> tuple[list[Result], dict[str, Any]]:
         """Return the encoded variables of a block, and the attributes of the dataset."""
-        returned = self.call(block, arrays, attributes)
+        returned = self.call(block, arrays, attributes, others)
         if isinstance(returned, xr.DataArray):
             name = "result" if returned.name is None else returned.name
             returned = returned.to_dataset(name=name)
@@ -112,9 +116,10 @@ class DatasetFunction:
         arrays: Mapping[str, StoredArray],
         attributes: Mapping[str, Any],
         schema: pa.Schema,
+        others: Sequence[OtherArrays] = (),
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the function returns for a block."""
-        returned = self.call(block, arrays, attributes)
+        returned = self.call(block, arrays, attributes, others)
         if returned is None:
             return
         if isinstance(returned, pd.DataFrame):
@@ -167,14 +172,19 @@ class DatasetFunction:
         return results, plain_attributes(attrs, f"the dataset {where}")
 
     def call(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
     ) -> Any:
-        """Call the function with the dataset of a block, and the block if it takes two."""
+        """Call the function with the datasets of a block, and the block if it takes one more."""
         dataset = _around(dataset_of(arrays, attributes), block)
+        datasets = [dataset, *(_labelled(other, dataset) for other in others)]
         try:
-            if _takes_block(self.function):
-                return self.function(dataset, block)
-            return self.function(dataset)
+            if _takes_more(self.function, len(datasets)):
+                return self.function(*datasets, block)
+            return self.function(*datasets)
         except IcechunkError:
             raise
         except Exception as error:
@@ -234,14 +244,24 @@ def _cftime_variables(arrays: Mapping[str, StoredArray]) -> list[str]:
     return [str(name) for name, ends in decoded.variables.items() if ends.dtype.hasobject]
 
 
-def _takes_block(function: Callable[..., Any]) -> bool:
-    """Return True if a function has a second parameter without default."""
+def _labelled(other: OtherArrays, block: xr.Dataset) -> xr.Dataset:
+    """Return a further source of a block with the labels of the block, so that xarray aligns both.
+
+    Matched labels may differ: as float32 and float64, or by a tolerance.
+    """
+    dataset = dataset_of(other.arrays, other.attributes)
+    shared = [dim for dim in other.labelled if dim in dataset.sizes and dim in block.indexes]
+    return dataset.assign_coords({dim: block.variables[dim] for dim in shared})
+
+
+def _takes_more(function: Callable[..., Any], datasets: int) -> bool:
+    """Return True if a function has more parameters without default than it gets datasets."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters) > 1
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters) > datasets
 
 
 def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:

@@ -194,6 +194,10 @@ class ArrayReader:
         ]
         if fetch_bytes is None:
             return self.read(selections)
+        return self.read_selected(selections, fetch_bytes)
+
+    def read_selected(self, selections: Sequence[DimSelection], fetch_bytes: int) -> NDArray[Any]:
+        """Read the product of one selection for each axis, as ``read_box`` does."""
         picks = self.picks(selections)
         sizes = self._stored_bytes(coords := product_coords(picks))
         if sizes.sum() <= fetch_bytes:

@@ -35,6 +35,7 @@ Call = Literal[
     "rechunk",
     "map_blocks",
     "read_blocks",
+    "others",
     "merge",
 ]
 """A call that takes options: Spark's, a function or command, or all of maintenance."""
@@ -43,6 +44,9 @@ WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
 #: Calls that read arrays and store others in one commit.
 CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks")
+
+#: Calls that read blocks and commit nothing; ``others`` are further sources of blocks.
+OF_BLOCKS: Final[tuple[Call, ...]] = ("read_blocks", "others")
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from icechunk_format.options.declare import (
     CHANGING,
+    OF_BLOCKS,
     TABLE_NAMES,
     WRITING,
     Call,
@@ -23,11 +24,11 @@ _VALUES: Final = ("cells", "chunks", "summary")
 
 _EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
 _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
-_OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, "read_blocks")
+_OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, *OF_BLOCKS)
 _FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", "merge", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = (
     *("read", "sample", "zonal", "mirrored"),
-    *("rechunk", "map_blocks", "read_blocks"),
+    *("rechunk", "map_blocks", *OF_BLOCKS),
 )
 
 # The tables about one snapshot, and those of them about its nodes.
@@ -71,7 +72,7 @@ class ReadRequest:
     )
     branch: str | None = option(
         "branch",
-        calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, "read_blocks"),
+        calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, *OF_BLOCKS),
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",

@@ -19,6 +19,7 @@ from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
+from icechunk_format.workflows.mapping.others import OtherSource
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
@@ -37,6 +38,15 @@ class StoredArray(NamedTuple):
     values: NDArray[Any]
     attributes: dict[str, Any]
     span: NDArray[Any] | None = None
+
+
+class OtherArrays(NamedTuple):
+    """The arrays of a further source in a block; `labelled` dimensions have the block's labels."""
+
+    name: str
+    arrays: dict[str, StoredArray]
+    attributes: Mapping[str, Any]
+    labelled: tuple[str, ...]
 
 
 class Turn(NamedTuple):
@@ -118,6 +128,7 @@ class BlockGrid:
     """The given selections as strings."""
     spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Smallest and largest stored value of times, by name."""
+    others: tuple[OtherSource, ...] = ()
 
     @property
     def groups(self) -> Groups:
@@ -169,8 +180,18 @@ class BlockGrid:
                 spans.append((0, min(size, more)))
         return [slice(first // step, -(-last // step)) for first, last in spans if first < last]
 
+    @property
+    def selected(self) -> dict[str, tuple[int, int]]:
+        """The selected range of elements of each dimension."""
+        first = {dim: self.origin.get(dim, 0) for dim in self.sizes}
+        return {dim: (first[dim], first[dim] + size) for dim, size in self.sizes.items()}
+
+    def has_array(self, name: str, dims: tuple[str, ...]) -> bool:
+        """Return True if a source has an array of this name with these dimensions."""
+        return any(own.get(name) == dims for own in (self.dims, *(one.dims for one in self.others)))
+
     def _parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
-        """Split a range of a block with overlap into ranges of the array."""
+        """Split a range of a block with overlap into ranges of the selected elements."""
         size = self.sizes[dim]
         parts = [(max(0, low), min(size, high))]
         if dim in self.turns:
@@ -179,8 +200,23 @@ class BlockGrid:
                 parts.insert(0, (turn + low, turn))
             if high > size:
                 parts.append((size - turn, high - turn))
-        origin = self.origin.get(dim, 0)
-        return [(first + origin, end + origin) for first, end in parts]
+        return parts
+
+    def read_others(self, block: Block) -> list[OtherArrays]:
+        """Read the arrays of the further sources of a block, with overlap."""
+        parts = {
+            dim: self._parts(dim, block.read_start[dim], block.read_stop[dim]) for dim in self.sizes
+        }
+        found = []
+        for other in self.others:
+            arrays = {
+                one.name: StoredArray(
+                    one.dims, one.values, one.attributes, other.spans.get(one.name)
+                )
+                for one in other.read(parts)
+            }
+            found.append(OtherArrays(other.name, arrays, other.attributes, other.labelled))
+        return found
 
     def read(self, block: Block, names: Iterable[str] | None = None) -> dict[str, StoredArray]:
         """Read arrays of a block, by default all, with overlap."""
@@ -188,10 +224,11 @@ class BlockGrid:
         for name in self.paths if names is None else names:
             path = self.paths[name]
             variable = arrays.variable(path)
-            ranges = [
-                self._parts(dim, block.read_start[dim], block.read_stop[dim])
-                for dim in variable.dims
-            ]
+            ranges = []
+            for dim in variable.dims:
+                parts = self._parts(dim, block.read_start[dim], block.read_stop[dim])
+                origin = self.origin.get(dim, 0)
+                ranges.append([(first + origin, end + origin) for first, end in parts])
             values = _joined(arrays.reader(path), ranges)
             attributes = dict(variable.metadata.attributes)
             found[name] = StoredArray(variable.dims, values, attributes, self.spans.get(name))

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.mapping.agreement import FirstValues, unequal
-from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
+from icechunk_format.workflows.mapping.blocks import (
+    Block,
+    BlockGrid,
+    OtherArrays,
+    StoredArray,
+)
 from icechunk_format.workflows.mapping.placing import Layout, Result
 from icechunk_format.workflows.running import Run
 
@@ -25,7 +30,12 @@ class BlockFunction(Protocol):
         """Name of the function."""
 
     def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any], /
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
+        /,
     ) -> tuple[list[Result], dict[str, Any]]:
         """Return variables and attributes of the group; may change the values of `arrays`."""
 
@@ -90,7 +100,8 @@ def _layouts(
     arrays = grid.read(block)
     label = function.label(block, arrays)
     try:
-        results, attributes = function(block, arrays, grid.attributes)
+        others = grid.read_others(block)
+        results, attributes = function(block, arrays, grid.attributes, others)
     except InvalidInputError as error:
         if not skips_errors:
             raise

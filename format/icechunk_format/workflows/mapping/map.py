@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
@@ -42,9 +42,11 @@ from icechunk_format.workflows.mapping.follow import (
     changed_blocks,
     existing_arrays,
     recorded,
+    recorded_other,
     settings_of,
     why_other_results,
 )
+from icechunk_format.workflows.mapping.others import OpenedOther, OtherRequest, open_other
 from icechunk_format.workflows.mapping.placing import Layout, Placed, place
 from icechunk_format.workflows.mapping.record import (
     BEGINNING,
@@ -71,25 +73,37 @@ _TASKS_OF_A_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRequest:
-    """The source group of a mapping, with arguments of ``icechunk_spark.map_blocks``."""
+    """The sources of a mapping, with arguments of ``icechunk_spark.map_blocks``."""
 
     read: ReadRequest
     blocks: Mapping[str, int] | None
     overlap: Mapping[str, int] | None
     periodic: Sequence[str] = ()
+    others: Sequence[OtherRequest] = ()
 
     def grid(self) -> BlockGrid:
-        """Return the blocks of the group at the pinned snapshot."""
-        return self.opened()[2]
+        """Return the blocks of the group at the pinned snapshots."""
+        return self.opened().grid
 
-    def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
-        """Return the repository, the group and its blocks."""
+    def opened(self) -> OpenedBlocks:
+        """Open all sources, each at one snapshot, and divide the first one into blocks."""
         repository = Repository.open(location_of(self.read))
         dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
         grid = cut_into_blocks(
             dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic
         )
-        return repository, dataset, grid
+        others = [open_other(other, dataset, grid.selected) for other in self.others]
+        grid = replace(grid, others=tuple(other.own for other in others))
+        return OpenedBlocks(repository, dataset, grid, others)
+
+
+class OpenedBlocks(NamedTuple):
+    """The repository, the group and its blocks, and the further sources."""
+
+    repository: Repository
+    dataset: Dataset
+    grid: BlockGrid
+    others: list[OpenedOther]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +182,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     if isinstance(opened, WriteResult):
         return MapBlocksResult(arrays=(), blocks=0, commit=opened)
     destination, base = opened
-    repository, dataset, grid = source.opened()
+    sources = source.opened()
+    dataset, grid = sources.dataset, sources.grid
     if not len(grid):
         raise InvalidInputError(
             f"{source.read.path} has no elements to map over: a dimension has length 0",
@@ -183,11 +198,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         function_version=request.function_version,
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
         base=BEGINNING if destination.base is None else str(destination.base),
+        others=[recorded_other(other) for other in sources.others],
     )
     known = _known(base, group) if request.follow else None
     plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
-        plan = _changes(request, repository, dataset, grid, base, group, known, record)
+        plan = _changes(request, sources, base, group, known, record)
     if isinstance(plan, str):
         _check_free(base, group, request, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
@@ -276,6 +292,7 @@ def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) 
         * math.prod(grid.steps[dim] for dim in dims)
         for name, dims in grid.dims.items()
     )
+    nbytes += sum(other.bytes_of_block(grid.steps) for other in grid.others)
     return max(1, min(_TASK_BYTES // max(1, nbytes), blocks // (_TASKS_OF_A_CORE * cores)))
 
 
@@ -306,15 +323,14 @@ def _check_free(
 
 def _changes(
     request: MapRequest,
-    repository: Repository,
-    dataset: Dataset,
-    grid: BlockGrid,
+    sources: OpenedBlocks,
     base: Snapshot,
     group: NodePath,
     known: FollowRecord,
     record: FollowRecord,
 ) -> MapPlan | str:
     """Return the plan of the changed blocks, or a reason to compute all."""
+    repository, dataset, grid, others = sources
     reason = why_other_results(known, record)
     if reason is None:
         result = Repository.open(request.target)
@@ -324,7 +340,7 @@ def _changes(
     arrays = existing_arrays(known, base, group, grid)
     if isinstance(arrays, str):
         return arrays
-    numbers = changed_blocks(repository, known, dataset, grid, arrays)
+    numbers = changed_blocks(repository, known, dataset, grid, arrays, others)
     if isinstance(numbers, str):
         return numbers
     node = base.node(group)

@@ -205,7 +205,8 @@ def _checked_results(
     work: BlockMapping, block: Block, arrays: Mapping[str, StoredArray], label: str
 ) -> dict[str, Result]:
     """Call the function with a block; return its results by name."""
-    results, _ = work.function(block, arrays, work.grid.attributes)
+    grid = work.grid
+    results, _ = work.function(block, arrays, grid.attributes, grid.read_others(block))
     found = {result.layout.name: result for result in results}
     if found.keys() != work.arrays.keys():
         raise InvalidInputError(
