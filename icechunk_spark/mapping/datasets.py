@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import functools
 import inspect
+import json
 import struct
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,21 +228,35 @@ def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any])
         # Functions may change values in place, as those of datasets that xarray has loaded.
         values = np.require(array.values, requirements="W")
         variables[name] = xr.Variable(array.dims, values, given)
-    dataset = xr.Dataset(variables, attrs=dict(attributes))
     coder = xr.coders.CFDatetimeCoder(use_cftime=True)
     coders = dict.fromkeys(_cftime_variables(arrays), coder)
-    return xr.decode_cf(dataset, decode_times=coders or True).load()
+    # The steps of decode_cf, without a dataset of the stored values and its indexes.
+    decoded, attrs, coords = xr.conventions.decode_cf_variables(
+        variables, dict(attributes), decode_times=coders or True
+    )
+    dataset = xr.Dataset(decoded, attrs=attrs)
+    return dataset.set_coords(coords.intersection(decoded)).load()
 
 
 def _cftime_variables(arrays: Mapping[str, StoredArray]) -> list[str]:
     """Return the names of times that xarray decodes to cftime for the whole group."""
-    spans = {
-        name: xr.Variable((f"{name} ends",), array.span, array.attributes)
-        for name, array in arrays.items()
-        if array.span is not None
+    spans = [
+        (name, a.span.dtype.str, a.span.tobytes(), json.dumps(a.attributes, sort_keys=True))
+        for name, a in arrays.items()
+        if a.span is not None
+    ]
+    return _cftime_names(tuple(spans))
+
+
+@functools.lru_cache(maxsize=64)
+def _cftime_names(spans: tuple[tuple[str, str, bytes, str], ...]) -> list[str]:
+    """Return the names of times with these types, first and last values and attributes."""
+    ends = {
+        name: xr.Variable((f"{name} ends",), np.frombuffer(data, dtype), json.loads(attributes))
+        for name, dtype, data, attributes in spans
     }
-    decoded = xr.decode_cf(xr.Dataset(spans))
-    return [str(name) for name, ends in decoded.variables.items() if ends.dtype.hasobject]
+    decoded = xr.decode_cf(xr.Dataset(ends))
+    return [str(name) for name, own in decoded.variables.items() if own.dtype.hasobject]
 
 
 def _labelled(other: OtherArrays, block: xr.Dataset) -> xr.Dataset:

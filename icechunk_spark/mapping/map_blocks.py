@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -282,23 +283,27 @@ def read_blocks(
     """
     read = session_read(spark, path, own_options("read_blocks", locals()), "read_blocks")
     from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
 
     struct = columns_of(schema)
     columns = arrow_target(struct)
     sources = _others(spark, path, others, options)
-    grid = _blocks(read, blocks, overlap, periodic, sources).grid()
+    opened = _blocks(read, blocks, overlap, periodic, sources).opened()
+    grid = opened.grid
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
-            for number in tasks_in(batches):
+            reader = grid.reader()
+            for number in chain.from_iterable(tasks_in(batches)):
                 block = grid.block(number)
-                found = grid.read(block), grid.attributes, columns, grid.read_others(block)
+                found = reader.read(block), grid.attributes, columns, reader.read_others(block)
                 yield from mapped.rows(block, *found)
 
-    return work_rows(spark, list(range(len(grid)))).mapInArrow(step, struct)
+    tasks = opened.tasks(range(len(grid)), cores_of(spark))
+    return work_rows(spark, tasks).mapInArrow(step, struct)
 
 
 def _blocks(

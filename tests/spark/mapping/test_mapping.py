@@ -231,7 +231,7 @@ def test_rows_that_do_not_fit_the_schema_are_refused(weather, case):
     schema = pa.schema([pa.field("mean", pa.float64(), nullable=False)])
     function = DatasetFunction(function=lambda ds: returned())
     with pytest.raises(InvalidInputError) as caught:
-        list(function.rows(block, grid.read(block), grid.attributes, schema))
+        list(function.rows(block, grid.reader().read(block), grid.attributes, schema))
     line = caught.value.message.splitlines()[0]
     assert "block time=2024-01-07..2024-01-12, y=50.0..43.0, x=0.0..5.0" in line
     assert all(re.search(word, line) for word in words), line

@@ -97,10 +97,11 @@ def _layouts(
 ) -> FirstBlock:
     """Return the layouts and attributes of the results of a block, or its error."""
     block = grid.block(number)
-    arrays = grid.read(block)
+    reader = grid.reader()
+    arrays = reader.read(block)
     label = function.label(block, arrays)
     try:
-        others = grid.read_others(block)
+        others = reader.read_others(block)
         results, attributes = function(block, arrays, grid.attributes, others)
     except InvalidInputError as error:
         if not skips_errors:
@@ -112,7 +113,7 @@ def _layouts(
         if layout.may_pass and grid.dims.get(layout.name) == layout.dims
     ]
     # Read again, since the function may change the arrays that it gets.
-    before = {one.layout.name: one for one in function.source(block, grid.read(block, alike))}
+    before = {one.layout.name: one for one in function.source(block, reader.read(block, alike))}
     return FirstBlock(
         number=number,
         layouts=[result.layout for result in results],

@@ -105,6 +105,17 @@ class OpenedBlocks(NamedTuple):
     grid: BlockGrid
     others: list[OpenedOther]
 
+    def tasks(self, numbers: Sequence[int], cores: int) -> list[Sequence[int]]:
+        """Divide blocks into tasks: several small ones each, since each task has overhead."""
+        grid = self.grid
+        nbytes = sum(other.bytes_of_block(grid.steps) for other in grid.others)
+        for name, dims in grid.dims.items():
+            item = self.dataset.variables[name].metadata.data_type.item_bytes
+            nbytes += item * math.prod(grid.steps[dim] for dim in dims)
+        most = min(_TASK_BYTES // max(1, nbytes), len(numbers) // (_TASKS_OF_A_CORE * cores))
+        starts = range(0, len(numbers), max(1, most))
+        return [numbers[first : first + max(1, most)] for first in starts]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
@@ -228,13 +239,10 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         skips_errors=request.skips_errors,
         first=plan.first,
     )
-    at_once = _blocks_at_once(dataset, grid, len(plan.numbers), request.cores)
     if request.skips_errors:
         check_skips(plan.arrays)
-    numbers = plan.numbers
     tasks = [
-        [BlockTask(number) for number in numbers[first : first + at_once]]
-        for first in range(0, len(numbers), at_once)
+        [BlockTask(number) for number in own] for own in sources.tasks(plan.numbers, request.cores)
     ]
     found = list(run(partial(map_blocks, work), tasks))
     done = sorted((one for _, own in found for one in own), key=attrgetter("number"))
@@ -283,17 +291,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
-
-
-def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
-    """Return the number of blocks of a task: several small blocks, since each task has overhead."""
-    nbytes = sum(
-        dataset.variables[name].metadata.data_type.item_bytes
-        * math.prod(grid.steps[dim] for dim in dims)
-        for name, dims in grid.dims.items()
-    )
-    nbytes += sum(other.bytes_of_block(grid.steps) for other in grid.others)
-    return max(1, min(_TASK_BYTES // max(1, nbytes), blocks // (_TASKS_OF_A_CORE * cores)))
 
 
 def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:

@@ -123,9 +123,7 @@ def test_nearest_labels(model, tmp_path):
     found, expected = check(model, obs, tmp_path / "to", **given)
     np.testing.assert_array_equal(found["bias"], expected["bias"])
     with raises(InvalidInputError, match="larger tolerance", dimension="time") as caught:
-        check(
-            model, obs, tmp_path / "no", method={"time": "nearest"}, tolerance={"time": "12h"}
-        )
+        check(model, obs, tmp_path / "no", method={"time": "nearest"}, tolerance={"time": "12h"})
     assert caught.value.facts["label"] == "2024-01-02T00:00:00"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.groups.opened import SnapshotSource
+from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.groups.positions import DimSelection
 
 # Encoded bytes of chunks that a block holds at once.
@@ -57,9 +57,10 @@ class OtherSource:
     spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Smallest and largest stored value of times, by name."""
 
-    def read(self, parts: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[OtherValues]:
+    def read(
+        self, arrays: SnapshotArrays, parts: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> Iterator[OtherValues]:
         """Read all arrays at parts of the selected elements of each dimension of the blocks."""
-        arrays = self.source.open()
         wanted = {
             dim: np.concatenate(
                 [np.asarray(positions[first:end], np.int64) for first, end in parts[dim]]
