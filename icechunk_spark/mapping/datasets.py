@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,9 @@ from icechunk_format.names import choose
 from icechunk_format.workflows.mapping.blocks import Block, OtherArrays, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Result
 from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
+
+# Larger labels are decoded for each block.
+_LABEL_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,23 +222,62 @@ class DatasetFunction:
 
 def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]) -> xr.Dataset:
     """Return stored arrays as a decoded dataset in memory."""
-    variables = {}
-    for name, array in arrays.items():
-        given = dict(array.attributes)
-        fill = given.get("_FillValue")
-        if isinstance(fill, str) and array.values.dtype.kind in "fc":
-            given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
-        # Functions may change values in place, as those of datasets that xarray has loaded.
-        values = np.require(array.values, requirements="W")
-        variables[name] = xr.Variable(array.dims, values, given)
-    coder = xr.coders.CFDatetimeCoder(use_cftime=True)
-    coders = dict.fromkeys(_cftime_variables(arrays), coder)
+    cftime = _cftime_variables(arrays)
+    labels = {} if any("coordinates" in a.attributes for a in arrays.values()) else arrays
+    labels = {name: array for name, array in labels.items() if _is_own_label(name, array)}
+    variables = {n: _stored_variable(a) for n, a in arrays.items() if n not in labels}
     # The steps of decode_cf, without a dataset of the stored values and its indexes.
     decoded, attrs, coords = xr.conventions.decode_cf_variables(
-        variables, dict(attributes), decode_times=coders or True
+        variables, dict(attributes), decode_times=_coders(cftime)
     )
-    dataset = xr.Dataset(decoded, attrs=attrs)
+    known = {
+        name: _decoded_label(
+            name,
+            array.values.dtype.str,
+            array.values.tobytes(),
+            json.dumps(array.attributes, sort_keys=True),
+            name in cftime,
+        )
+        for name, array in labels.items()
+    }
+    indexed = xr.Coordinates(
+        {name: variable.copy(deep=False) for name, (variable, _) in known.items()},
+        indexes={name: index for name, (_, index) in known.items()},
+    )
+    dataset = xr.Dataset(decoded, coords=indexed, attrs=attrs)
     return dataset.set_coords(coords.intersection(decoded)).load()
+
+
+def _stored_variable(array: StoredArray) -> xr.Variable:
+    given = dict(array.attributes)
+    fill = given.get("_FillValue")
+    if isinstance(fill, str) and array.values.dtype.kind in "fc":
+        given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
+    # Functions may change values in place, as those of datasets that xarray has loaded.
+    return xr.Variable(array.dims, np.require(array.values, requirements="W"), given)
+
+
+def _coders(cftime: Sequence[str]) -> Any:
+    return dict.fromkeys(cftime, xr.coders.CFDatetimeCoder(use_cftime=True)) or True
+
+
+def _is_own_label(name: str, array: StoredArray) -> bool:
+    """Return True if an array has small labels that no other array helps to decode."""
+    is_small = array.values.dtype.kind in "iuf" and array.values.nbytes <= _LABEL_BYTES
+    return array.dims == (name,) and is_small and "bounds" not in array.attributes
+
+
+@functools.lru_cache(maxsize=128)
+def _decoded_label(
+    name: str, dtype: str, data: bytes, attributes: str, is_cftime: bool
+) -> tuple[xr.Variable, xr.Index]:
+    """Return the labels of a dimension and their index, which neighbouring blocks share."""
+    stored = StoredArray((name,), np.frombuffer(data, dtype).copy(), json.loads(attributes))
+    decoded, _, _ = xr.conventions.decode_cf_variables(
+        {name: _stored_variable(stored)}, {}, decode_times=_coders([name] if is_cftime else [])
+    )
+    dataset = xr.Dataset(decoded).load()
+    return dataset.variables[name], dataset.xindexes[name]
 
 
 def _cftime_variables(arrays: Mapping[str, StoredArray]) -> list[str]:

@@ -258,6 +258,8 @@ class ArrayReader:
 
     def fetch(self, request: BlockRequest) -> FetchedBlock:
         """Fetch the stored bytes of the chunks of a block."""
+        if not len(request.wanted):
+            return request.wanted, []
         positions, payloads = self.payloads(request.coords[request.wanted])
         return request.wanted[positions], payloads
 
