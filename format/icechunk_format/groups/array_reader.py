@@ -3,6 +3,8 @@
 ``fetch`` waits for the network and ``decode`` uses the processor. They are separate calls, so that
 a scan can fetch ahead of decoding.
 
+Long because the cache of decoded chunks is part of requesting, fetching, decoding and counting.
+
 Rules of this file
 ------------------
 1. A block is a product of selections, one for each axis. Only chunks (under sharding, inner chunks)
