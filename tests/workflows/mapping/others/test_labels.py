@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.tables.requested import requested_dataset
+from icechunk_format.tables import requested_dataset
 from icechunk_format.workflows.mapping.others import open_other
 
 icechunk.set_logs_filter("off")

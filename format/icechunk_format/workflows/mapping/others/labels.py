@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.tables import Dataset
-from icechunk_format.tables.cf.calendars import canonical_calendar
-from icechunk_format.tables.cf.decode import attribute_decoder
+from icechunk_format.tables.cf import attribute_decoder, canonical_calendar
 from icechunk_format.tables.selection.labels import Labels
 from icechunk_format.workflows.horizontal.axes import period_of
 

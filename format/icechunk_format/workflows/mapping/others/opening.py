@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.dimension_sets import named_variables
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable, named_variables
 from icechunk_format.names import check_names, choose, shown
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import dataset_at, requested_snapshot
-from icechunk_format.tables.selection.labels import DURATION_EXAMPLES, read_duration
+from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.tables.reading import DURATION_EXAMPLES, read_duration
 from icechunk_format.workflows.mapping.others.labels import (
     METHODS,
     Method,

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection, SnapshotSource
+from icechunk_format.groups.opened import SnapshotArrays
 
 # Encoded bytes of chunks that a block holds at once.
 _FETCHED_AT_ONCE: Final = 32 * 2**20
