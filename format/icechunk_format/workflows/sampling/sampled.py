@@ -121,6 +121,20 @@ class SampledVariable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLabels:
+    """The labels of a dimension that becomes arrays: the same array for each point."""
+
+    column: Column
+    size: int
+    selection: DimSelection
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the column of the result."""
+        return nested(self.column.arrow_type, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
     """A plan to sample points; small and picklable.
 
@@ -128,6 +142,8 @@ class SamplePlan:
     ----------
     variables
         The sampled variables in order; points are grouped into tasks by chunks of variable `lead`.
+    labels
+        The labels of kept dimensions, outermost first.
     skip_missing
         True if values of missing chunks are NULL instead of the fill value.
     """
@@ -138,6 +154,7 @@ class SamplePlan:
     trees: tuple[TreeChoice, ...]
     variables: tuple[SampledVariable, ...]
     lead: int
+    labels: tuple[KeptLabels, ...] = ()
     horizontal: Horizontal | None = None
     outside: Outside = "null"
     skip_missing: bool = False
@@ -150,7 +167,7 @@ class SamplePlan:
         for variable in self.variables:
             linear = sum(methods.get(dim) == "linear" for dim in variable.pointed.values())
             total += 48 * variable.cells * 2**linear
-        return total
+        return total + sum(16 * labels.selection.count for labels in self.labels)
 
 
 def nested(arrow_type: pa.DataType, depth: int) -> pa.DataType:
