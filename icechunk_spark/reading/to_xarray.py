@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 # Doubles represent every integer up to this one.
 _LARGEST_EXACT: Final = 2**53
 _ISO_8601: Final = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?Z?")
+# Names of the classes of cftime for calendars of CF.
+_CALENDARS: Final = {
+    "360_day": "360Day",
+    "365_day": "NoLeap",
+    "noleap": "NoLeap",
+    "366_day": "AllLeap",
+    "all_leap": "AllLeap",
+    "julian": "Julian",
+    "standard": "Gregorian",
+    "gregorian": "Gregorian",
+    "proleptic_gregorian": "ProlepticGregorian",
+}
 
 
 @checked_arguments
@@ -166,13 +178,15 @@ def _with_calendars(
 ) -> xarray.Dataset:
     """Convert ISO 8601 strings of calendars that NumPy lacks to times of cftime, as xarray does."""
     try:
-        from cftime import datetime
+        import cftime
     except ImportError:
         return dataset
     for name, metadata in described.items():
         calendar = (metadata.get("encoding") or {}).get("calendar")
-        if calendar is None or name not in dataset.variables or dataset[name].dtype.kind in "mM":
+        if calendar not in _CALENDARS or name not in dataset.variables:
             continue
+        # xarray compares strings with the class of the calendar.
+        time = getattr(cftime, f"Datetime{_CALENDARS[calendar]}")
         held = dataset[name]
         parts = [_ISO_8601.fullmatch(value) for value in map(str, held.values.ravel())]
         if not all(parts):
@@ -182,7 +196,7 @@ def _with_calendars(
             assert part is not None
             *fields, fraction = part.groups()
             microseconds = int((fraction or "").ljust(6, "0"))
-            times[number] = datetime(*map(int, fields), microseconds, calendar=calendar)
+            times[number] = time(*map(int, fields), microseconds)
         decoded = {name: (held.dims, times.reshape(held.shape), held.attrs)}
         is_coordinate = name in dataset.coords
         dataset = dataset.assign_coords(decoded) if is_coordinate else dataset.assign(decoded)

@@ -126,6 +126,7 @@ def test_times_of_other_calendars_are_those_of_xarray(spark, tmp_path):
     read = icechunk_spark.to_xarray(icechunk_spark.read(spark, path))
     assert read.indexes["time"].equals(expected)
     assert read["time"].dt.calendar == "360_day"
+    assert read.sel(time=slice("2001-03", "2001-12")).sizes["time"] == 2
     points = spark.createDataFrame([(0.0,), (1.0,)], "x double")
     sampled = icechunk_spark.to_xarray(
         icechunk_spark.sample(points, path, on={"x": "x"}, keep=["time"])
