@@ -185,6 +185,8 @@ def _with_calendars(
         calendar = (metadata.get("encoding") or {}).get("calendar")
         if calendar not in _CALENDARS or name not in dataset.variables:
             continue
+        if dataset[name].dtype.kind in "mM":
+            continue
         # xarray compares strings with the class of the calendar.
         time = getattr(cftime, f"Datetime{_CALENDARS[calendar]}")
         held = dataset[name]

@@ -46,10 +46,9 @@ _SELECTING: Final = ("sel", "isel")
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
-# The line of a docstring that the list of options replaces.
+# The lines of a docstring that the list of options replaces.
 _LIST: Final = (
-    '    each_option\n        The options are described on the page "Options" of the manual, and in'
-    " ``help()``.\n"
+    '    **options\n        The options of the page "Options" of the manual, which ``help()`` lists.\n'
 )
 
 
@@ -261,10 +260,10 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
 
 
 def with_option_help(text: str | None, call: Call) -> str | None:
-    """Return a docstring with the list of the options of a call, in place of ``each_option``."""
+    """Return a docstring with the list of the options of a call before ``**options``."""
     if text is None or _LIST not in text:  # None with python -OO
         return text
-    return text.replace(_LIST, _listed(call))
+    return text.replace(_LIST, f"{_listed(call)}    **options\n")
 
 
 def _listed(call: Call) -> str:
