@@ -92,7 +92,7 @@ def draw(rows: list[tuple[float, str, str, str, str]], file: Path) -> None:
         "In Spark, against what you would use instead",
         "Times as fast, the fixed cost of Spark's jobs included; two cores, the same data",
         height=9.2,
-        source="benchmarks/run.py, medians; to the right is faster; the start of a session is left out",
+        source="benchmarks/run.py, medians; to the right is faster; without the start of a session",
     )
     axes = drawing.plain(figure.add_axes((0.5, 0.065, 0.4, 0.845)), labelsize=11)
     edge = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "center"}

@@ -34,6 +34,7 @@ from icechunk_spark.jobs.session import cores_of, session_time_zone, together
 from icechunk_spark.jobs.session_options import active_session, session_read
 
 if TYPE_CHECKING:
+    from icechunk_format.tables.table.table import Table
     from icechunk_format.workflows.zonal import ZonalContext
 
 # Names of types of geometries, from Spark 4.1 on.
@@ -131,7 +132,7 @@ def zonal(
     session = zones.sparkSession if is_of_spark else spark
     parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
-        from icechunk_format.tables.requested import requested_dataset
+        from icechunk_format.tables.requested import requested_dataset, requested_table
         from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
         from icechunk_format.workflows.zonal.cover import check_packages
 
@@ -159,13 +160,17 @@ def zonal(
         )
         dataset = requested_dataset(parsed)
         zone = session_time_zone(zones.sparkSession)
-        return _mapped(rows, keys, plan_zonal(dataset, request, parsed, time_zone=zone))
+        context = plan_zonal(dataset, request, parsed, time_zone=zone)
+        return _mapped(rows, keys, context, requested_table(parsed, dataset))
 
 
-def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext) -> DataFrame:
+def _mapped(
+    zones: DataFrame, keys: Sequence[StructField], context: ZonalContext, table: Table
+) -> DataFrame:
     """Return the result of a plan for zones of columns ``key0``, ``key1``, ..., ``geometry``."""
     from icechunk_format.workflows.zonal import Combining, Summing
     from icechunk_format.workflows.zonal.covering import COVER_SCHEMA
+    from icechunk_format.workflows.zonal.result_fields import described_fields
     from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA
     from icechunk_spark.schema import result_field, spark_struct, spark_type
     from icechunk_spark.zonal.steps import covered, step, summed
@@ -173,7 +178,7 @@ def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext
     keys = [result_field(key, "row", called="zone") for key in keys]
     added = [
         result_field(StructField(field.name, spark_type(field.type)), role, **described)
-        for field, role, described in context.described_fields()
+        for field, role, described in described_fields(context, table)
     ]
     _check_names([key.name for key in keys], [field.name for field in added])
     carried = [StructField(f"key{n}", key.dataType) for n, key in enumerate(keys)]

@@ -48,7 +48,8 @@ _MOST_WORDS: Final = 2
 
 # The lines of a docstring that the list of options replaces.
 _LIST: Final = (
-    '    **options\n        The options of the page "Options" of the manual, which ``help()`` lists.\n'
+    "    **options\n"
+    '        The options of the page "Options" of the manual, which ``help()`` lists.\n'
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from icechunk_format.groups.positions import DimSelection
@@ -14,6 +15,7 @@ from icechunk_format.tables.reading.scan import ScanContext
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
+    from icechunk_format.groups.opened import SnapshotArrays
     from icechunk_format.workflows.sampling.axis import Method
     from icechunk_format.workflows.sampling.labels import Kind
 
@@ -132,6 +134,16 @@ class KeptLabels:
     def arrow_type(self) -> pa.DataType:
         """The type of the column of the result."""
         return nested(self.column.arrow_type, 1)
+
+    def repeated(self, arrays: SnapshotArrays, count: int) -> pa.Array:
+        """Return `count` arrays of the selected labels."""
+        if self.column.path is None:
+            own = pa.array(self.selection.positions(), pa.int64())
+        else:
+            own = self.column.labels(arrays, self.size, self.selection)
+        repeated = own.take(pa.array(np.tile(np.arange(len(own)), count)))
+        offsets = np.arange(count + 1, dtype=np.int64) * len(own)
+        return pa.ListArray.from_arrays(offsets.astype(np.int32), repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,17 +244,7 @@ class Sampler:
 
     def labels(self, count: int) -> list[pa.Array]:
         """Return the labels of kept dimensions for `count` points: the same array for each."""
-        found = []
-        for kept in self.plan.labels:
-            selection = kept.selection
-            if kept.column.path is None:
-                own = pa.array(selection.positions(), pa.int64())
-            else:
-                own = kept.column.labels(self.arrays, kept.size, selection)
-            repeated = own.take(pa.array(np.tile(np.arange(len(own)), count)))
-            offsets = np.arange(count + 1, dtype=np.int64) * len(own)
-            found.append(pa.ListArray.from_arrays(offsets.astype(np.int32), repeated))
-        return found
+        return [kept.repeated(self.arrays, count) for kept in self.plan.labels]
 
     def check_outside(self, points: PointPositions, columns: Sequence[pa.Array]) -> None:
         """Raise InvalidInputError for the first point that is outside."""

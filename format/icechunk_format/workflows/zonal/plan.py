@@ -14,8 +14,8 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
@@ -114,8 +114,6 @@ class ZonalContext:
         None if zones are in coordinates of the grid.
     weights
         The column of weights, or None.
-    described
-        The attributes and encoding of each column by its source, and the order of labels.
     """
 
     scan: ScanContext
@@ -130,7 +128,6 @@ class ZonalContext:
     is_geographic: bool
     projection: tuple[str, str, tuple[float, float]] | None = None
     weights: Column | None = None
-    described: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -186,27 +183,14 @@ class ZonalContext:
 
     def result_fields(self) -> list[pa.Field]:
         """Return the fields of the result after the keys: other dimensions, then statistics."""
-        return [field for field, _, _ in self.described_fields()]
-
-    def described_fields(
-        self,
-    ) -> list[tuple[pa.Field, Literal["dimension", "value"], dict[str, Any]]]:
-        """Return each of these fields, its role, and what describes its values or labels."""
         table = self.scan.table
         by_dim = {c.source: c for c in table.columns if c.role == "dimension"}
         others = [table.dims[dim] for dim in self.others]
-        fields: list[tuple[pa.Field, Literal["dimension", "value"], dict[str, Any]]] = []
-        for name in others:
-            label = pa.field(name, by_dim[name].arrow_type)
-            fields.append((label, "dimension", dict(self.described.get(name, {}))))
+        fields = [pa.field(name, by_dim[name].arrow_type) for name in others]
         for column in self.variables:
             for statistic in self.request.statistics:
                 kind = value_type(column) if statistic in ("min", "max") else pa.float64()
-                added = pa.field(f"{column.name}_{column_suffix(statistic)}", kind)
-                # Counts have no unit, and sums another one if cells are weighted.
-                has_unit = statistic not in ("count", "sum")
-                described = dict(self.described.get(column.source, {})) if has_unit else {}
-                fields.append((added, "value", described))
+                fields.append(pa.field(f"{column.name}_{column_suffix(statistic)}", kind))
         return fields
 
 
@@ -266,14 +250,6 @@ def plan_zonal(
         is_geographic=grid.kind == "geographic",
         projection=_projection(first, dataset, grid, request.crs),
         weights=_weights(dataset, request.weights, grid),
-        described={
-            column.source: {
-                key: column.metadata[key]
-                for key in ("attributes", "encoding", "order")
-                if key in column.metadata
-            }
-            for column in table.columns
-        },
     )
     if request.weights == AREA and context.weights is None and grid.kind == "projected":
         raise InvalidInputError(
