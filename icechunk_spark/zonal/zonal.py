@@ -34,7 +34,7 @@ from icechunk_spark.jobs.session import cores_of, session_time_zone, together
 from icechunk_spark.jobs.session_options import active_session, session_read
 
 if TYPE_CHECKING:
-    from icechunk_format.tables.table.table import Table
+    from icechunk_format.tables import Table
     from icechunk_format.workflows.zonal import ZonalContext
 
 # Names of types of geometries, from Spark 4.1 on.
@@ -132,7 +132,7 @@ def zonal(
     session = zones.sparkSession if is_of_spark else spark
     parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
-        from icechunk_format.tables.requested import requested_dataset, requested_table
+        from icechunk_format.tables import requested_dataset, requested_table
         from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
         from icechunk_format.workflows.zonal.cover import check_packages
 

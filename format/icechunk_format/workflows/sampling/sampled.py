@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pyarrow as pa
 
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.table.table import Column
+from icechunk_format.groups import DimSelection
+from icechunk_format.tables.reading import Column, ScanContext
 
 if TYPE_CHECKING:
     from icechunk_format.groups.opened import SnapshotArrays

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from icechunk_format.tables.table.table import Table
+    from icechunk_format.tables import Table
     from icechunk_format.workflows.zonal.plan import ZonalContext
 
 # Counts have no unit, and sums another one if cells are weighted.
