@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from weakref import WeakSet
 
@@ -35,10 +35,12 @@ from pyspark.sql.functions import udtf
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
+from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
     NotedOptions,
+    SessionDefaults,
     kept_defaults,
     noting,
     set_session_options,
@@ -46,12 +48,15 @@ from icechunk_spark.jobs.session_options import (
 from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
 from icechunk_spark.reading.metrics import accumulator_of
-from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.source import IcechunkDataSource, source_of
 from icechunk_spark.sql.table_function import function_of
 from icechunk_spark.writing.write import PlannedSave
 
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
+
+    # Not checked as an argument, whose message would show it.
+    from icechunk_format.storage.credentials import Source as CredentialsSource
 
 #: Reader of ``format("icechunk")``: a function for `mapInArrow`, or Spark's data source.
 Reader = Literal["function", "source"]
@@ -78,6 +83,7 @@ def register(
     reader: Reader = "function",
     virtual_authorize: Sequence[str] = (),
     storage_from_spark: bool = False,
+    credentials: Mapping[str, CredentialsSource] | None = None,
     pushdown: bool | None = None,
 ) -> None:
     """Register the data source ``icechunk`` with a session, with fast reads and planned writes.
@@ -102,7 +108,15 @@ def register(
         and writes may fetch virtual chunks.
     storage_from_spark
         Default of the option ``storage.from_spark`` in this session: take credentials, endpoint and
-        region of S3 from Hadoop's settings ``fs.s3a.*``; classic sessions only.
+        region from Hadoop's settings ``fs.s3a.*``, ``fs.azure.*`` and ``fs.gs.*``; classic sessions
+        only.
+    credentials
+        Settings of storages by name, for the option ``credentials`` of this session: ``{"weather":
+        {"key": "...", "secret": "..."}}``, named like ``storage.*`` without the prefix. Instead of
+        settings, a function without arguments may return them; with ``expires_at``, a time, it is
+        called again before that time, otherwise after five minutes. Names are also looked up in
+        Spark's configuration, as ``spark.icechunk.credentials.weather.secret``, and in the
+        environment, as ``ICECHUNK_CREDENTIALS__WEATHER__SECRET``.
     pushdown
         If False, queries of a classic session read all cells of their reads, to compare; as ``SET
         icechunk.pushdown = false``. None leaves the setting as it is; without it, a query reads
@@ -111,7 +125,8 @@ def register(
     Raises
     ------
     InvalidInputError
-        An argument has another type, or a prefix is not a URL.
+        An argument has another type, a prefix is not a URL, or Spark's configuration has a
+        credential under a name that Spark does not redact.
 
     Examples
     --------
@@ -125,21 +140,15 @@ def register(
         defaults["virtual.authorize"] = list(parse_url_prefixes("virtual_authorize", prefixes))
     if storage_from_spark:
         defaults["storage.from_spark"] = "true"
+    set_profiles(spark, credentials)
     set_session_options(spark, defaults)
     if pushdown is not None:
         spark.conf.set(PUSHDOWN, str(pushdown).lower())
     module = _frame_module(spark)
-    if spark not in _registered[module] and not _is_known(spark):
-        try:
-            spark.dataSource.register(IcechunkDataSource)
-        except PySparkException as error:
-            # Spark 4.0 and 4.1 refuse to replace the class that the lookup found, which is this
-            # class.
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
-    handler = function_of(accumulator_of(spark), *kept_defaults(spark))
-    table_function = cast("UserDefinedTableFunction", udtf(handler, useArrow=True))
-    spark.udtf.register(IcechunkDataSource.name(), table_function)
+    session = kept_defaults(spark)
+    _register_source(spark, session)
+    table_function = udtf(function_of(accumulator_of(spark), session), useArrow=True)
+    spark.udtf.register(IcechunkDataSource.name(), cast("UserDefinedTableFunction", table_function))
     _registered[module].add(spark)
     _unregistered.discard(spark)
     _replace_write(module)
@@ -164,6 +173,8 @@ def unregister(spark: SparkSession) -> None:
     >>> icechunk_spark.unregister(spark)  # doctest: +SKIP
     """
     set_session_options(spark, {})
+    set_profiles(spark, None)
+    _register_source(spark, SessionDefaults())
     spark.conf.unset(PUSHDOWN)
     module = _frame_module(spark)
     _registered[module].discard(spark)
@@ -173,6 +184,20 @@ def unregister(spark: SparkSession) -> None:
             _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
         _read_by(spark, None)
+
+
+def _register_source(spark: SparkSession, session: SessionDefaults) -> None:
+    """Register the data source with the defaults of a session, where Spark replaces a source."""
+    if not session and not source_knows_names(spark) and _is_known(spark):
+        return
+    try:
+        spark.dataSource.register(source_of(session))
+    except PySparkException as error:
+        # Spark 4.0 and 4.1 refuse to replace the class that the lookup found, which has no session.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    else:
+        note_source(spark, knows_names=bool(session))
 
 
 def _frame_module(spark: SparkSession) -> str:

@@ -35,7 +35,7 @@ from icechunk_format.maintenance.verifying.findings import (
 )
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.storage.measures import measured
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, log_totals
@@ -110,7 +110,7 @@ def verify(
         deep=deep,
         max_findings=max_findings,
         authorized=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        virtual_options=access_of(request).options,
     )
     context = plan.context
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)

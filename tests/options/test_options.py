@@ -476,7 +476,7 @@ def test_the_error_of_an_option_for_another_call_names_the_calls_and_advises():
     )
     with raises(
         InvalidInputError,
-        match=r"maintenance takes 'storage\.client' and",
+        match=r"maintenance takes 'storage\.client', 'storage\.\*' and 'credentials'",
         option="tag",
         call="maintenance",
     ):

@@ -128,7 +128,7 @@ _ARGUMENTS: Final = {
     "import-draft": transfer_commands.DraftArgument,
     "freshness": transfer_commands.TableArgument,  # the table records its repository
 }
-_OF_CELLS: Final = ("group", "variables", "where", "sel", "sel_method", "isel")
+_OF_CELLS: Final = ("credentials", "group", "variables", "where", "sel", "sel_method", "isel")
 # The calls whose options commands take, and the keywords of these options, by default all.
 _TAKES: Final[dict[str, tuple[OptionCall, tuple[str, ...] | None]]] = {
     "head": ("read", _OF_CELLS),

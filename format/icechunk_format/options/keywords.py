@@ -34,6 +34,7 @@ from icechunk_format.options.parse import (
     parse_read_options,
 )
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.storage.credentials import Credentials
 
 # Types of option values, for annotations.
 Names = str | Sequence[str]
@@ -71,7 +72,9 @@ def _as_string(name: str, value: Any) -> Any:
     value = single(value)
     if fold_name(name) == "path":
         return path_string(value)
-    if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
+    if isinstance(value, Credentials) or (
+        isinstance(value, Mapping) and fold_name(name) in _SELECTING
+    ):
         return value
     text = _scalar(value)
     if text is not None:

@@ -17,7 +17,13 @@ from icechunk_format.options.declare import (
     option,
 )
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.options.values import Choice, parse_byte_size, parse_url_prefixes
+from icechunk_format.options.values import (
+    Choice,
+    parse_byte_size,
+    parse_credentials,
+    parse_url_prefixes,
+)
+from icechunk_format.storage.credentials import Credentials
 
 _VALUES: Final = ("cells", "chunks", "summary")
 
@@ -109,6 +115,13 @@ class ReadRequest:
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
     )
+    credentials: Credentials | None = _of_storage(  # noqa: RUF009 - a field
+        "credentials",
+        type_text="name",
+        parse=parse_credentials,
+        help="Name of the credentials of the storage, which `icechunk_spark.register`, Spark's"
+        " configuration or the environment has. SQL, plans and logs contain only the name.",
+    )
     virtual_authorize: tuple[str, ...] = _of_virtual_chunks(
         "virtual.authorize",
         type_text="URL prefixes, comma-separated",
@@ -123,6 +136,12 @@ class ReadRequest:
     virtual_storage_options: Mapping[str, str] = _of_virtual_chunks(
         "virtual.storage.*",
         help="Settings of the storages that hold virtual chunks, with the names of `storage.*`.",
+    )
+    virtual_credentials: Credentials | None = _of_virtual_chunks(  # noqa: RUF009 - a field
+        "virtual.credentials",
+        type_text="name",
+        parse=parse_credentials,
+        help="Name of the credentials of the storages that hold virtual chunks.",
     )
     layout: Layout = option(  # noqa: RUF009 - a field
         "layout",

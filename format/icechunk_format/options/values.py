@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest, shown
+from icechunk_format.storage.credentials import Credentials
 
 Parser = Callable[[str, Any], Any]
 
@@ -49,6 +50,14 @@ def parse_string(name: str, text: str) -> str:
     if not value:
         raise refused(name, "is empty: give a value or leave the option out", value="")
     return value
+
+
+def parse_credentials(name: str, given: str | Credentials) -> Credentials | None:
+    """Return credentials unchanged, or those of the environment under a name; None if empty."""
+    if isinstance(given, Credentials) or not given:
+        return given or None
+    # A value that is no name may be a credential, so no message shows it.
+    return Credentials(given.strip() if isinstance(given, str) else given)
 
 
 def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
