@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.rechunk import rechunk
     from icechunk_spark.sampling.sample import sample
+    from icechunk_spark.sql.catalog import attach, tables
     from icechunk_spark.sql.view import view
     from icechunk_spark.virtualizing.virtualize import virtualize
 
@@ -50,6 +51,7 @@ __all__ = [
     "IcechunkDataSource",
     "Measures",
     "VirtualizeResult",
+    "attach",
     "combine_summaries",
     "delete",
     "estimate",
@@ -63,6 +65,7 @@ __all__ = [
     "rechunk",
     "register",
     "sample",
+    "tables",
     "to_xarray",
     "unregister",
     "view",
@@ -87,6 +90,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".rechunking.rechunk": ["rechunk"],
         ".sampling.sample": ["sample"],
         ".reading.to_xarray": ["to_xarray"],
+        ".sql.catalog": ["attach", "tables"],
         ".sql.view": ["view"],
         ".virtualizing.virtualize": ["virtualize"],
         ".maintenance": ["maintenance"],

@@ -66,7 +66,12 @@ _BYTES_OF_A_STRING: Final = 20
 
 def quoted(name: str) -> SparkColumn:
     """Return the column called exactly `name`, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted_name(name))
+
+
+def quoted_name(name: str) -> str:
+    """Return a name for SQL, with dots and backticks as part of it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def spark_type(arrow_type: pa.DataType) -> DataType:

@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
+from icechunk_format.command_line.commands import catalog as catalog_commands
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import edit as edit_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
@@ -105,6 +106,8 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "virtualize": row_commands.virtualize,
     "mirror": transfer_commands.mirror,
     "freshness": transfer_commands.freshness,
+    "catalog check": catalog_commands.check,
+    "catalog list": catalog_commands.list_tables,
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }
@@ -127,6 +130,8 @@ _ARGUMENTS: Final = {
     "copy": transfer_commands.CopiedArgument,
     "import-draft": transfer_commands.DraftArgument,
     "freshness": transfer_commands.TableArgument,  # the table records its repository
+    "catalog check": catalog_commands.CatalogArgument,
+    "catalog list": catalog_commands.CatalogArgument,
 }
 _OF_CELLS: Final = ("credentials", "group", "variables", "where", "sel", "sel_method", "isel")
 # The calls whose options commands take, and the keywords of these options, by default all.
@@ -146,6 +151,7 @@ _APPS: Final = {
     "branch": _sub_app("branch", "List, create, move and delete branches."),
     "tag": _sub_app("tag", "List, create and delete tags."),
     "attrs": _sub_app("attrs", "Set and remove attributes of groups and arrays."),
+    "catalog": _sub_app("catalog", "Check and list the tables of a catalog."),
     "config": _sub_app("config", "Show and change the stored configuration."),
 }
 for _words, _command in COMMANDS.items():

@@ -112,6 +112,24 @@ _MERGE: Final[Keys] = {
 }
 _EDIT: Final[Keys] = {"branch": "name", "snapshot_id": "the new snapshot; null if nothing changed"}
 
+_TABLES_OF_A_CATALOG: Final[Keys] = {
+    "catalog": "path or URL of the catalog, without credentials",
+    "tables": (
+        "list, in the order of the catalog",
+        {
+            "name": "name of the view",
+            "path": "path or URL of the repository, without credentials",
+            "branch": "the branch that it follows, or null",
+            "tag": "the tag that it reads, or null",
+            "snapshot_id": "the snapshot that a query reads now; null with a problem",
+            "committed_at": "when that snapshot was committed",
+            "rows": "number of rows; null if they would have to be counted",
+            "comment": "the description in the catalog",
+            "problem": "the reason for which it cannot be read, or null",
+        },
+    ),
+}
+
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
     "effective": "stored settings and defaults, an object",
@@ -218,6 +236,8 @@ _KEYS: Final[dict[str, Keys]] = {
     },
     "mirror": {"target": "path or URL of the Delta table", "branch": "name"},
     "freshness": {"target": "path or URL of the Delta table"},
+    "catalog check": {**_TABLES_OF_A_CATALOG, "problems": "number of tables with a problem"},
+    "catalog list": _TABLES_OF_A_CATALOG,
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
@@ -244,7 +264,8 @@ _FIELDS: Final = re.compile(r"^(\w+(?:, \w+)*)\n((?: +.*\n?)+)", re.MULTILINE)
 
 def document_keys(command: str) -> Keys:
     """Return the keys of the document of a command."""
-    keys: Keys = {} if command == "freshness" else {"repository": _REPOSITORY}
+    is_other = command == "freshness" or command.startswith("catalog ")
+    keys: Keys = {} if is_other else {"repository": _REPOSITORY}
     keys |= _KEYS.get(command, {})
     if command in _RESULTS:
         module, name = _RESULTS[command]
