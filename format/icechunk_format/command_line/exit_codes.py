@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "the arguments are invalid"
     FINDINGS = (
         3,
-        "verify found errors in the repository, or catalog check a table that cannot be used",
+        "verify found errors in the repository, or catalog check in the catalog",
     )
     NOT_CONFIRMED = 4, "not confirmed: nothing was changed (scripts give --yes)"
     CONFLICT = 5, "another writer changed the same objects: nothing was changed"

@@ -23,11 +23,12 @@ CatalogArgument = Annotated[
 
 
 def check(call: Call) -> None:
-    """Check every table of a catalog: keys, repository, tag, variables and selection.
+    """Check that every table of a catalog can be read.
 
-    --option and --credentials are for the storage of the catalog, and for tables with a path
-    relative to it. Names of credentials are looked up in the environment. The exit code is 3 if a
-    table cannot be used.
+    Checks keys, credentials, repository, branch or tag, variables and selection. --option and
+    --credentials are for the storage of the catalog, and for tables with a path relative to it.
+    Names of credentials are looked up in the environment. The exit code is 3 if a table cannot be
+    used.
     """
     found = _tables(call)
     problems = [facts for facts in found if facts.problem]
