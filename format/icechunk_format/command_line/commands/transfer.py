@@ -181,11 +181,12 @@ def mirror(
     would = "would have " if dry_run else ""
     if result.full_copy is not None:
         screen.line(f"{would or 'wrote '}all cells: {safe(result.full_copy)}")
-    written = "" if dry_run else f", {size(result.bytes)}"
+    written = f"{'about ' if dry_run else ''}{size(result.bytes)}"
     screen.line(
         f"{'would write' if dry_run else 'wrote'} {counted(result.rows, 'row')} in"
-        f" {counted(result.files_added, 'file')}{written};"
-        f" {'remove' if dry_run else 'removed'} {counted(result.files_removed, 'file')}"
+        f" {counted(result.files_added, 'file')}, {written};"
+        f" {'remove' if dry_run else 'removed'} {counted(result.files_removed, 'file')},"
+        f" {size(result.bytes_removed)}"
     )
     be = "would be" if dry_run else "is"
     screen.line(
