@@ -116,7 +116,7 @@ def register(
         settings, a function without arguments may return them; with ``expires_at``, a time, it is
         called again before that time, otherwise after five minutes. Names are also looked up in
         Spark's configuration, as ``spark.icechunk.credentials.weather.secret``, and in the
-        environment, as ``ICECHUNK_CREDENTIALS__WEATHER__SECRET``.
+        environment, as "ICECHUNK_CREDENTIALS__WEATHER__SECRET".
     pushdown
         If False, queries of a classic session read all cells of their reads, to compare; as ``SET
         icechunk.pushdown = false``. None leaves the setting as it is; without it, a query reads

@@ -4,8 +4,7 @@
 table                            tasks                      a task reads
 ===============================  =========================  =====================================
 snapshots refs operations        one                        the repository's own lists
-freshness                        one                        the same
-history changes                  one                        the same; transaction logs
+history changes freshness        one                        the same; transaction logs
 groups manifests                 one                        the snapshot
 variables                        arrays, by references      the snapshot and their manifests
 chunks                           manifests, by references   the snapshot and those manifests
