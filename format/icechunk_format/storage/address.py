@@ -6,7 +6,7 @@ r"""Parses URLs and local paths into kind of storage, bucket and path, without I
 | ``memory://a/b`` | memory | - | ``a/b`` |
 | ``s3://bucket/a`` (``s3a``, ``s3n``) | s3 | bucket | ``a`` |
 | ``gs://bucket/a`` (``gcs``) | gs | bucket | ``a`` |
-| ``az://container/a``, ``abfs(s)`` or ``wasb(s)://container@account.host/a`` | az | container | ``a`` |
+| ``az://container/a``, ``abfs(s)://`` or ``wasb(s)://c@account.host/a`` | az | container | ``a`` |
 | ``dbfs:/Volumes/a`` | local | - | ``/Volumes/a`` |
 | ``http(s)://host/a`` | http | - | ``a`` |
 | any other ``scheme://`` or ``a::b`` | other | - | passed to fsspec |
