@@ -35,6 +35,7 @@ from pyspark.sql.functions import udtf
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
+from icechunk_spark.jobs.hadoop import settings_of_hadoop
 from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
@@ -139,6 +140,7 @@ def register(
         prefixes = json.dumps(virtual_authorize)
         defaults["virtual.authorize"] = list(parse_url_prefixes("virtual_authorize", prefixes))
     if storage_from_spark:
+        settings_of_hadoop(spark)  # raises in a client of Connect, before anything changes
         defaults["storage.from_spark"] = "true"
     set_profiles(spark, credentials)
     set_session_options(spark, defaults)
