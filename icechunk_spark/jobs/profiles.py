@@ -33,7 +33,7 @@ _NAMES: Final = ("credentials", "virtualcredentials")
 _REDACTED_SPELLINGS: Final = {"key": "access.key", "account_key": "access.key"}
 
 # By session: Spark makes several Python objects for one session.
-_sources: Final[dict[str, dict[str, Source]]] = {}
+_profiles: Final[dict[str, Profiles]] = {}
 # Sessions whose data source knows the names.
 _knowing: Final[set[str]] = set()
 
@@ -54,17 +54,19 @@ def set_profiles(spark: SparkSession, sources: Mapping[str, Source] | None) -> N
             f" '...'}}}}, but is a {type(sources).__name__}",
             option="credentials",
         )
-    found = Profiles(sources).sources()
-    _sources.pop(session_key(spark), None)
+    found = Profiles(sources)
+    _profiles.pop(session_key(spark), None)
     if found:
-        _sources[session_key(spark)] = found
+        _profiles[session_key(spark)] = found
 
 
 def profiles_of(spark: SparkSession | None) -> Profiles:
     """Return the named credentials of a session, with those of Spark's configuration."""
     if spark is None:
         return Profiles()
-    return Profiles({**_configured(spark), **_sources.get(session_key(spark), {})})
+    # Its objects keep the settings that a function returned.
+    own = _profiles.get(session_key(spark), Profiles())
+    return own.with_others(_configured(spark))
 
 
 def with_profiles(options: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def sendable(profiles: Profiles) -> Profiles:
         found[name] = source
         if callable(source):
             try:
-                cloudpickle.dumps(source)
+                cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
             except Exception:
                 found[name] = _Unsendable(name)
     return Profiles(found)

@@ -52,10 +52,12 @@ def parse_string(name: str, text: str) -> str:
     return value
 
 
-def parse_credentials(name: str, given: str | Credentials) -> Credentials | None:
+def parse_credentials(name: str, given: Any) -> Credentials | None:
     """Return credentials unchanged, or those of the environment under a name; None if empty."""
-    if isinstance(given, Credentials) or not given:
-        return given or None
+    if isinstance(given, Credentials):
+        return given
+    if not given:
+        return None
     # A value that is no name may be a credential, so no message shows it.
     return Credentials(given.strip() if isinstance(given, str) else given)
 

@@ -155,6 +155,12 @@ class Profiles:
         """Return the settings or functions by name."""
         return self.__getstate__()
 
+    def with_others(self, sources: Mapping[str, Source]) -> Profiles:
+        """Return profiles with further credentials, which those of the same names replace."""
+        found = Profiles(sources)
+        found._sources |= self._sources
+        return found
+
     def named(self, name: str) -> Credentials:
         """Return the credentials of a name; raise InvalidInputError if there are none."""
         found = self._sources.get(check_name(name))

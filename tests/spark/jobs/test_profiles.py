@@ -54,6 +54,23 @@ def test_sessions_have_other_credentials_under_one_name():
     assert not profiles_of(None)
 
 
+def test_a_function_is_called_once_for_many_calls_of_a_session():
+    spark, calls = session("one"), []
+
+    def renewed():
+        calls.append(1)
+        return S3
+
+    set_profiles(spark, {"weather": renewed})
+    try:
+        for _ in range(3):
+            found = with_session_options(spark, {"credentials": "weather"})["credentials"]
+            assert dict(found.settings()) == S3
+    finally:
+        set_profiles(spark, None)
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("wrong", ["weather", 5, ["weather"], {"a b": {}}, {"a": 5}, {5: {}}])
 def test_credentials_of_a_session_are_checked(wrong):
     with pytest.raises(InvalidInputError, match="credentials"):
