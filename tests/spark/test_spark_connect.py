@@ -68,15 +68,6 @@ icechunk_spark.view(spark, "fresh", weather)
 answer["fresh_view"] = spark.sql("SELECT count(*) FROM fresh").first()[0]
 call = "SELECT count(*) FROM icechunk('%s', tag => 'v1', isel => 'time=0')" % weather
 answer["table_function"] = spark.sql(call).first()[0]
-icechunk_spark.register(spark, credentials={"linked": {"follow_symlinks": True}})
-try:
-    icechunk_spark.register(spark, storage_from_spark=True)
-except Exception as error:
-    answer["from_spark"] = str(error)
-named = spark.read.format("icechunk").option("credentials", "linked").load(weather)
-icechunk_spark.attach(spark, {"tables": {"named": {"path": weather, "credentials": "linked"}}})
-answer["named"] = [named.count(), spark.table("named").count()]
-answer["tables"] = [row["rows"] for row in icechunk_spark.tables(spark).collect()]
 points = spark.range(0, 4).selectExpr(
     "timestamp_ntz'2024-07-01' AS at", "60 - 5D * id AS lat", "2D * id AS lon"
 )
@@ -193,13 +184,6 @@ def test_rows(answer):
     assert answer["view"] == int(np.prod(SHAPE)) - 3
     assert answer["fresh_view"] == np.prod(SHAPE)
     assert answer["table_function"] == np.prod(SHAPE[1:])
-
-
-def test_names_of_tables_and_credentials(answer):
-    rows = int(np.prod(SHAPE))
-    assert answer["named"] == [rows, rows]
-    assert answer["tables"] == [rows]
-    assert "a client of Connect cannot read Hadoop's settings" in answer["from_spark"]
 
 
 def test_sampling(answer):
