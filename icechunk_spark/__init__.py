@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import icechunk_spark.compatibility  # noqa: F401 - first, since older releases lack modules
 from icechunk_format.names import loaded_on_use
 from icechunk_format.version import __version__ as __version__
 from icechunk_spark.queries.read import read

@@ -13,8 +13,8 @@ Rules of this file
    since Spark does not pass the query of a batch to functions there.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
    one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream``,
-   ``SparkSession.read`` and ``SparkSession.readStream`` of classic sessions are replaced in the
-   same way. ``DataFrame.writeTo``
+   ``SparkSession.read``, ``SparkSession.readStream`` and ``SparkSession.sql`` of classic sessions
+   are replaced in the same way. ``DataFrame.writeTo``
    refuses icechunk, for which Spark has no catalog tables. `unregister` restores the originals when
    no registered session remains.
 """
@@ -35,6 +35,7 @@ from pyspark.sql.functions import udtf
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
+from icechunk_spark.compatibility import require_supported_spark
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
@@ -47,6 +48,7 @@ from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.sql.refusals import checked_sql
 from icechunk_spark.sql.table_function import function_of
 from icechunk_spark.writing.write import PlannedSave
 
@@ -112,6 +114,8 @@ def register(
     ------
     InvalidInputError
         An argument has another type, or a prefix is not a URL.
+    UnsupportedError
+        The server has a release before Spark 4.0.
 
     Examples
     --------
@@ -119,6 +123,8 @@ def register(
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
     """
+    # The server of a Connect client may be older than the client.
+    require_supported_spark(getattr(spark, "version", None), "the server")
     defaults: dict[str, Any] = {}
     if virtual_authorize:
         prefixes = json.dumps(virtual_authorize)
@@ -207,11 +213,13 @@ def _read_by(spark: SparkSession, reader: Reader | None) -> None:
         _readers[_session_id(spark)] = reader
         _replace(cls, "read", _reader_of)
         _replace(cls, "readStream", _stream_reader_of)
+        _replace(cls, "sql", _sql_of)
         return
     _readers.pop(_session_id(spark), None)
     if not _readers:
         _put_back(cls, "read")
         _put_back(cls, "readStream")
+        _put_back(cls, "sql")
 
 
 def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -234,6 +242,10 @@ def _reader_of(spark: Any, reader: Any) -> Any:
 
 def _stream_reader_of(spark: Any, reader: Any) -> Any:
     return noting(reader, DefaultsLoad) if _session_id(spark) in _readers else reader
+
+
+def _sql_of(spark: Any, sql: Callable[..., Any]) -> Callable[..., Any]:
+    return checked_sql(spark, sql) if _session_id(spark) in _readers else sql
 
 
 def _session_id(spark: Any) -> str:

@@ -30,6 +30,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
+from icechunk_spark.compatibility import PAGE
 from icechunk_spark.jobs.session import described
 
 try:
@@ -46,6 +47,12 @@ _NOTHING_COMMITTED: Final = "Nothing was committed; the same call can be repeate
 _RAISED = re.compile(
     r"^icechunk_format\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)",
     re.MULTILINE | re.DOTALL,
+)
+
+# A package that tasks need and that the Python of an executor lacks.
+_MISSING: Final = re.compile(
+    r"ModuleNotFoundError: No module named '((?:icechunk_spark|icechunk_format|pyarrow|numpy"
+    r"|obstore|fsspec|s3fs|zstandard|msgpack|yaml|numcodecs|google_crc32c|sqlglot)\b[\w.]*)'"
 )
 
 _BY_NAME: Final = {
@@ -107,7 +114,7 @@ def raised_in_tasks(target: str) -> Iterator[None]:
     try:
         yield
     except _REPORTS as failure:
-        _raise_error_of_task(failure)
+        raise_error_of_task(failure)
         reason = _reason(failure)
         if reason is None:
             raise
@@ -131,7 +138,7 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
         with described(what):
             yield
     except _REPORTS as failure:
-        _raise_error_of_task(failure)
+        raise_error_of_task(failure)
         if "Traceback (most recent call last)" in str(failure):
             raise  # an error of another library, with its traceback
         lines = _lines(str(failure))
@@ -143,13 +150,23 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
         ) from failure
 
 
-def _raise_error_of_task(failure: Exception) -> None:
-    """Raise the error of `icechunk_format.errors` in Spark's report, if it contains one."""
+def raise_error_of_task(failure: Exception) -> None:
+    """Raise the error of `icechunk_format.errors` in Spark's report, if it contains one.
+
+    Also raise UnsupportedError if a task failed because its machine lacks a package.
+    """
     found = _RAISED.findall(str(failure))
     if found and found[-1][0] in _BY_NAME:
         name, message = found[-1]
         _log.debug("a job failed", exc_info=failure)
         raise _BY_NAME[name].from_parts(message.strip(), {}) from None
+    missing = _MISSING.search(str(failure))
+    if missing is not None:
+        raise errors.UnsupportedError(
+            f"the Python of an executor lacks the package '{missing[1]}', which the driver has:"
+            f" install icechunk-spark for this Python on every machine, see {PAGE}",
+            package=missing[1],
+        ) from failure
 
 
 def _reason(failure: Exception) -> str | None:

@@ -77,6 +77,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "head": row_commands.head,
     "diff": inspect_commands.diff,
     "operations": inspect_commands.operations,
+    "applications": inspect_commands.applications,
     "explain": row_commands.explain,
     "branch list": ref_commands.list_branches,
     "branch create": ref_commands.create_branch,

@@ -161,6 +161,22 @@ _KEYS: Final[dict[str, Keys]] = {
         ),
         "truncated": "whether older ones exist",
     },
+    "applications": {
+        "branch": "name",
+        "has_expired_snapshots": "whether snapshots have expired, whose versions are not listed",
+        "applications": (
+            "list, the latest first",
+            {
+                "app_id": "the option txnAppId; of a stream, the id of its query",
+                "versions": "the committed versions, ascending: lists of first and last",
+                "last_version": "the version that was committed last",
+                "commits": "number of its commits on the branch",
+                "snapshot_id": "the snapshot of its last commit",
+                "committed_at": "time of its last commit",
+                "query": "id of the streaming query of its last commit, else null",
+            },
+        ),
+    },
     "branch list": {"branches": ("list by name", _REF)},
     "branch create": _BRANCH,
     "branch delete": _BRANCH,

@@ -14,6 +14,8 @@ from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
 from icechunk_format.tables.metadata_tables.history import change_rows, names_of, operation_rows
 from icechunk_format.tables.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.tables.writing.applications import applications
+from icechunk_format.tables.writing.result import has_expired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -265,3 +267,23 @@ def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         for name in names:
             totals[name] += node.get(name) or 0
     return totals
+
+
+def read_applications(
+    repository: RepositoryReader, branch: str, app_id: str | None
+) -> tuple[list[Document], bool]:
+    """Return the applications of a branch, the latest first, and whether snapshots have expired."""
+    found = [
+        {
+            "app_id": one.app_id,
+            "versions": [list(ends) for ends in one.versions],
+            "last_version": one.last_version,
+            "commits": one.commits,
+            "snapshot_id": str(one.snapshot_id),
+            "committed_at": iso_time(to_timestamp(one.newest.flushed_at)),
+            "query": one.query,
+        }
+        for one in applications(repository, branch)
+        if app_id is None or one.app_id == app_id
+    ]
+    return found, has_expired(repository)
