@@ -1,5 +1,7 @@
 """Parses the options of a call, and checks that the call takes them.
 
+Long because of the advice about options of other table formats.
+
 Rules of this file
 ------------------
 1. No option is ignored silently. An unknown one raises an error that names the nearest known one;

@@ -177,7 +177,7 @@ def applications(
         str | None, typer.Option("--app-id", metavar="ID", help="Only this application.")
     ] = None,
 ) -> None:
-    """Show the applications (txnAppId) that committed versions, and these."""
+    """Show the versions that applications committed."""
     from icechunk_format.command_line.views import history, reading
 
     screen, opened = call.screen, call.repository
