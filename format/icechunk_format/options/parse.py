@@ -44,7 +44,7 @@ OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 SPARK_OPTIONS: Final = frozenset(
     {
         *("owner", "location", "provider", "comment", "collation", "external"),
-        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation"),
+        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation", "queryname"),
         "serialization.format",
     }
 )
