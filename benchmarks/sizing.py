@@ -1,8 +1,8 @@
 """Measures the memory and the requests of a task for three chunk shapes, without Spark.
 
-``python benchmarks/sizing.py`` prints the table of the manual's page "Clusters". Each figure is the
-peak of a process that does nothing else, less what it has after its imports. The values are random
-numbers, which do not compress.
+``python benchmarks/sizing.py`` prints the figures of the manual's page "Clusters". Each figure is
+the peak of a process that does nothing else, less what it has after its imports. The values are
+random numbers, which do not compress.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(path: Path, doing: str, shape: tuple[int, ...]) -> dict[str, float]:
 
 def main() -> None:
     """Print a row for each shape."""
-    print("| chunk | shape | cells: memory | chunks: memory | write: memory | requests a chunk |")
+    print("| chunk | shape | cells | chunks | write of both chunks | requests a chunk |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name, shape in SHAPES.items():

@@ -24,7 +24,7 @@ import copy
 import logging
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
@@ -81,6 +81,7 @@ _DEATHS: Final = (
     ),
 )
 _MOST_SHOWN: Final = 300
+_Failure = TypeVar("_Failure", bound=Exception)
 
 
 @contextlib.contextmanager
@@ -148,6 +149,27 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
             " the executors",
             what=what,
         ) from failure
+
+
+@contextlib.contextmanager
+def noted_errors() -> Iterator[None]:
+    """Add the error of this package to Spark's exceptions, as `noted_error` does."""
+    try:
+        yield
+    except PySparkException as failure:
+        noted_error(failure)
+        raise
+
+
+def noted_error(failure: _Failure) -> _Failure:
+    """Add the error of this package in Spark's report as a note, which Python prints last."""
+    found = _RAISED.findall(str(failure))
+    if found:
+        name, message = found[-1]
+        note = f"icechunk_format.errors.{name}: {' '.join(message.split())}"
+        if note not in getattr(failure, "__notes__", ()):
+            failure.add_note(note)
+    return failure
 
 
 def raise_error_of_task(failure: Exception) -> None:
