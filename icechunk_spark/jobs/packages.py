@@ -44,7 +44,7 @@ def unpacked(payload: bytes) -> Any:
 
 def packed(cls: type, state: dict[str, Any]) -> tuple[Any, ...]:
     """Return the result of ``__reduce__`` for an object that executors receive."""
-    return unpacked, (cloudpickle.dumps((cls, state)),)
+    return unpacked, (cloudpickle.dumps((cls, state)),)  # type: ignore[no-untyped-call]
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
