@@ -24,7 +24,7 @@ import pyarrow as pa
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.storage.measures import measured
 

@@ -48,7 +48,7 @@ from icechunk_format.names import nearest
 
 if TYPE_CHECKING:
     from icechunk_format.options.metadata_tables import MetadataColumn
-    from icechunk_format.tables.table.table import Column
+    from icechunk_format.tables.reading import Column
 
 #: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"

@@ -24,7 +24,7 @@ from icechunk_format.maintenance import copy, rewrite_manifests
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -119,7 +119,7 @@ def run_tasks(path: str, question: str, bound: float) -> int:
     """Open, plan and run every task of a query, and count the rows that Spark would receive."""
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), GROUP)

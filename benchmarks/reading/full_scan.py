@@ -198,7 +198,7 @@ def task_count(grid: Grid) -> int:
 
 def run_all_tasks(path: str, group: str) -> int:
     """Run the tasks of a scan one after another, and count their rows."""
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     plan = plan_of(path, group)
     return sum(b.num_rows for task in plan.tasks for b in run_scan(plan.context, task))

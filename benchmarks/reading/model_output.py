@@ -92,7 +92,7 @@ def read_here(path: str) -> pa.Table:
     import pyarrow as pa
 
     from icechunk_format.repository.files.metadata_files import metadata_cache
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     metadata_cache().clear()
     plan = plan_of(path, "/")

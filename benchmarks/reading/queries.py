@@ -255,9 +255,9 @@ def check(cases: dict[str, Any], name: str) -> None:
 def run_tasks(path: str) -> int:
     """Open, plan and run the tasks of the average by latitude, and count their rows."""
     from icechunk_format.options.parse import parse_read_options
+    from icechunk_format.tables import requested_dataset, requested_table, selecting
     from icechunk_format.tables.aggregates import MeasureRequest, plan_partials
     from icechunk_format.tables.reading.layouts.partials import run_partials
-    from icechunk_format.tables.requested import requested_dataset, requested_table, selecting
 
     request = parse_read_options({"path": path})
     dataset = requested_dataset(request, None)

@@ -107,7 +107,7 @@ def select(path: str, group: str, sel: str) -> pa.Table:
     import pyarrow as pa
 
     from icechunk_format.repository.files.metadata_files import metadata_cache
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     metadata_cache().clear()
     plan = plan_of(path, group, sel=sel)
@@ -154,7 +154,7 @@ def stored_bytes(path: str, group: str, sel: str | None = None) -> dict[str, int
     """Return the objects of the variable's chunks that meet a selection, and their bytes."""
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     repository = Repository.open(path)
     dataset = open_dataset(repository, repository.resolve(branch="main"), group)

@@ -205,7 +205,7 @@ def fetched(path: str, points: str) -> dict[str, Any]:
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
     from icechunk_format.workflows.sampling import Sampler, SampleRequest, plan_sample
 
     table = pq.read_table(points).slice(0, 1_000_000)

@@ -213,7 +213,7 @@ def fetched(path: str, zones: str) -> dict[str, Any]:
     from icechunk_format.options.read import ReadRequest
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
     from icechunk_format.workflows.zonal import Covering, Summing, ZonalRequest, plan_zonal
 
     repository = Repository.open(path)

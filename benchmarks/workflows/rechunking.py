@@ -238,9 +238,9 @@ def plan_of_866_gb() -> Row:
 def plan() -> dict[str, float | int]:
     """Plan the rechunking of an array of 866 GB from maps of a day to series."""
     from icechunk_format.encoding.ids import NodeId
+    from icechunk_format.groups.changing import ArrayTarget
     from icechunk_format.repository import Repository
     from icechunk_format.tables import open_dataset
-    from icechunk_format.tables.writing.part import ArrayTarget
     from icechunk_format.workflows.rechunking.plan import plan_array
     from icechunk_format.zarr.data_types import data_type_from_numpy
     from icechunk_format.zarr.new_nodes import build_array_metadata

@@ -31,17 +31,13 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.groups.changing import WriteResult
+from icechunk_format.groups.changing.result import TXN_QUERY, committed_before, last_committed
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables.writing.prepare import prepare_write
-from icechunk_format.tables.writing.result import (
-    TXN_QUERY,
-    WriteResult,
-    committed_before,
-    last_committed,
-)
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import QUERY_ID, described
 from icechunk_spark.schema import write_schema

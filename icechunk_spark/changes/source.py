@@ -154,7 +154,7 @@ class IcechunkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _named(self, repository: RepositoryReader, name: str) -> SnapshotId:
         """Return the snapshot of ``startingFrom``: a tag, a snapshot id or a timestamp."""
         from icechunk_format.options.values import parse_timestamp
-        from icechunk_format.tables.metadata_tables.read import named_snapshot
+        from icechunk_format.tables import named_snapshot
 
         try:
             datetime.fromisoformat(name)

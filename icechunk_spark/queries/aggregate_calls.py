@@ -40,9 +40,9 @@ from icechunk_spark.queries.operands import (
 from icechunk_spark.reading.combine import merged_moments
 
 if TYPE_CHECKING:
+    from icechunk_format.tables import Table
     from icechunk_format.tables.reading.layouts.arithmetic import Step
     from icechunk_format.tables.reading.layouts.statistics import Statistic
-    from icechunk_format.tables.table.table import Table
 
 # Words beside names of functions; names of columns are quoted.
 _WORDS: Final = (

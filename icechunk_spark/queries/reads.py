@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.errors import IcechunkError
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.tables.selection.select import Selection
+    from icechunk_format.tables import Selection
     from icechunk_spark.reading.plan import MetadataRead, OpenedTable
 
 _MOST_READS: Final = 20_000

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
+from icechunk_format.tables import Selection, requested_scan, selecting
 from icechunk_format.tables.aggregates import rows_of_tasks
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
-from icechunk_format.tables.requested import requested_scan, selecting
 from icechunk_format.tables.row_pruning import blocks_of_tasks, prune_rows, rows_of_selection
 from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, prune
-from icechunk_format.tables.selection.select import Selection
 from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.queries.frames import frame_of
 from icechunk_spark.queries.reads import Opened, Read
@@ -37,7 +36,7 @@ from icechunk_spark.schema import arrow_target, column_names, row_bytes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from icechunk_format.tables.reading.scan import ScanPlan
+    from icechunk_format.tables.reading import ScanPlan
 
 _log = logging.getLogger("icechunk_spark.queries")
 # Most rows of a range that stands for a read without columns in each partition.

@@ -66,7 +66,7 @@ def estimate(
 
     def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterable[Any]:
         # Imported on executors, which return one sum for each partition.
-        from icechunk_format.tables.reading.costs import summed
+        from icechunk_format.tables.reading import summed
 
         if not tasks:
             return []

@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.names import shortened
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import METADATA_TABLES, MetadataTable
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import (
-    open_snapshot,
+from icechunk_format.tables import (
+    Dataset,
+    Table,
     requested_dataset,
     requested_scan,
     requested_table,
 )
-from icechunk_format.tables.table.table import Table
+from icechunk_format.tables.requested import open_snapshot
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 from icechunk_spark.schema import arrow_target, column_names, row_bytes, spark_schema, spark_type
 
 if TYPE_CHECKING:
     from icechunk_format.tables.metadata_tables.conditions import InspectionConditions
-    from icechunk_format.tables.selection.where.condition import Residual
+    from icechunk_format.tables.reading import Residual
 
 # Estimated cells of a block in the layout `summary`, where a block is one row.
 _CELLS_OF_A_BLOCK: Final = 1_000
@@ -201,10 +201,7 @@ class MetadataRead:
         Arrays and manifests that do not meet `conditions` are left out, as are rows of a task that
         are beyond the limit.
         """
-        from icechunk_format.tables.metadata_tables.read import (
-            requested_inspection,
-            run_inspection,
-        )
+        from icechunk_format.tables import requested_inspection, run_inspection
 
         names = column_names(schema, self.table.columns)
         plan = requested_inspection(self.options, self.snapshot, names, conditions, limit)
@@ -232,7 +229,7 @@ def resolve_read(options: ReadRequest) -> str:
         The repository, branch, tag or snapshot does not exist.
     """
     if options.table is not None:
-        from icechunk_format.tables.metadata_tables.read import resolve_snapshots
+        from icechunk_format.tables import resolve_snapshots
 
         return resolve_snapshots(options)
     return str(open_snapshot(options)[1])

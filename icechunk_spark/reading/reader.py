@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
 
     from icechunk_format.tables.metadata_tables.read import InspectionPlan
+    from icechunk_format.tables.reading import Residual, ScanPlan
     from icechunk_format.tables.reading.layouts.partials import PartialPlan
-    from icechunk_format.tables.reading.scan import ScanPlan
-    from icechunk_format.tables.selection.where.condition import Residual
     from icechunk_format.workflows.changes import ChangePlan
 
 Batches = Iterator[pa.RecordBatch]
@@ -102,7 +101,7 @@ class IcechunkReader(DataSourceReader):
         task = None if partition is None else partition.value
         with errors_on_one_line():
             context = in_time_zone_of_task(self._context)
-        from icechunk_format.tables.reading.run import run_scan
+        from icechunk_format.tables.reading import run_scan
 
         return fit_batches((self._run or run_scan)(context, task), self._target)
 

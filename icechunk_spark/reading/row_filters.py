@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from icechunk_format.tables.selection.where.condition import Residual
+    from icechunk_format.tables.reading import Residual
 
 Run = Callable[..., Iterator[pa.RecordBatch]]
 
@@ -49,6 +49,6 @@ class FilteredRun:
 
 def scan_run() -> Run:
     """Return the function that runs a task of a scan."""
-    from icechunk_format.tables.reading.run import run_scan
+    from icechunk_format.tables.reading import run_scan
 
     return run_scan

@@ -28,7 +28,7 @@ from icechunk_spark.jobs.session_options import session_change, workflow_target
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from icechunk_format.tables.writing.part import TaskReceipt
+    from icechunk_format.groups.changing import TaskReceipt
     from icechunk_format.workflows.rechunking import RechunkResult
     from icechunk_format.workflows.rechunking.run import Rechunking
 

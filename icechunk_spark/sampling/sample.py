@@ -28,8 +28,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import Names
 from icechunk_format.options.values import parse_names
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import requested_dataset
+from icechunk_format.tables import Dataset, requested_dataset
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
 from icechunk_spark.jobs.errors import errors_on_one_line

@@ -35,19 +35,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import TaskReceipt, WriteResult
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import WriteRequest
+from icechunk_format.tables.writing import WritePart, WritePlan
 from icechunk_format.tables.writing.cell_numbers import CELL
 from icechunk_format.tables.writing.cells.regions import clear_region
 from icechunk_format.tables.writing.cells.task import write_batches
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.chunks.task import write_layout_batches
 from icechunk_format.tables.writing.commit import finish_write, planned_result
-from icechunk_format.tables.writing.part import BLOCK, UNIT, TaskReceipt, WritePart
-from icechunk_format.tables.writing.plan import WritePlan, plan_write
+from icechunk_format.tables.writing.part import BLOCK, UNIT
+from icechunk_format.tables.writing.plan import plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.tables.writing.replanning.plan import check_order
-from icechunk_format.tables.writing.result import WriteResult
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.session import (
     bounded_by_rows,

@@ -29,7 +29,7 @@ from icechunk_format.options.write_request import parse_mode, parse_write_option
 from icechunk_spark.jobs.session_options import NotedWrite, catalog_refused, with_session_options
 
 if TYPE_CHECKING:
-    from icechunk_format.tables.writing.result import WriteResult
+    from icechunk_format.groups.changing import WriteResult
 
 
 @checked_call("write", "dry_run")

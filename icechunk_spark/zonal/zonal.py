@@ -130,7 +130,7 @@ def zonal(
     session = zones.sparkSession if is_of_spark else spark
     parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
-        from icechunk_format.tables.requested import requested_dataset
+        from icechunk_format.tables import requested_dataset
         from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
         from icechunk_format.workflows.zonal.cover import check_packages
 

@@ -20,11 +20,11 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import NotFoundError
+from icechunk_format.groups.changing import WriteResult
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.diff import Changes, Move
 from icechunk_format.repository.history.graph import GraphEntry
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.writing.result import WriteResult
 
 ID = SnapshotId(bytes(12))
 SCRIPT = "</pre></style></bdi><script>alert(1)</script><img src=x onerror='alert(1)'>"

@@ -9,10 +9,10 @@ from helpers.pages import Page
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.groups.changing import WriteResult
 from icechunk_format.maintenance import CollectResult, ExpireResult
 from icechunk_format.repository.commit.commit import CommitResult
 from icechunk_format.storage.location import Location
-from icechunk_format.tables.writing.result import WriteResult
 from icechunk_format.workflows.mirroring import MirrorResult
 from icechunk_format.workflows.virtualizing import VirtualizeResult
 from icechunk_format.workflows.virtualizing.report import REPORT_SCHEMA

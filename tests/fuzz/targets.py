@@ -33,7 +33,7 @@ from icechunk_format.repository import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.zarr.zarr_json import parse_array_metadata, parse_group_metadata
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icechunk_format.groups.array_reader import DecodedChunks
+from icechunk_format.groups import DecodedChunks
 
 
 def test_a_chunk_is_announced_until_it_is_kept_and_then_known():

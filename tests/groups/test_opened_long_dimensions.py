@@ -11,7 +11,7 @@ from helpers.sessions.model import group_document
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.selection.sel_isel import resolve_sel
 
 

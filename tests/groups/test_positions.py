@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 
 SIZE = 12
 subsets = st.sets(st.integers(0, SIZE - 1))

@@ -26,7 +26,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.zarr.zarr_json import parse_array_metadata
 
 GROUP = group_document()

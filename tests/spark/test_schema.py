@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.reading import Column
 from icechunk_spark.schema import (
     arrow_target,
     column_metadata,

@@ -8,8 +8,8 @@ from helpers.sessions.model import group_document
 
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.repository import Repository
+from icechunk_format.tables import requested_dataset, requested_table, selecting
 from icechunk_format.tables.aggregates import MeasureRequest, plan_partials, rows_of_tasks
-from icechunk_format.tables.requested import requested_dataset, requested_table, selecting
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
 

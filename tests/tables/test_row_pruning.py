@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.tables.reading.run import run_scan
-from icechunk_format.tables.requested import requested_dataset, requested_scan, requested_table
+from icechunk_format.tables import Selection, requested_dataset, requested_scan, requested_table
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.row_pruning import blocks_of_tasks, prune_rows, rows_of_selection
-from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.writing.in_process import write_table
 
 

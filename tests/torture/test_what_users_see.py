@@ -20,7 +20,7 @@ from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.local import store as local
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 
 PAYLOAD = bytes(range(256)) * 4
 

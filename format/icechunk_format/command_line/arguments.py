@@ -224,7 +224,7 @@ def node_path(text: str) -> str:
 
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:
     """Resolve a branch, a tag, or an abbreviated id to a snapshot."""
-    from icechunk_format.tables.metadata_tables.read import resolve_change
+    from icechunk_format.tables import resolve_change
 
     if name not in repository.branches() and name not in repository.tags():
         name = whole_id(repository, name)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from icechunk_format.errors import UnsupportedError
-from icechunk_format.groups.chunk_edges import chunk_axes, chunk_cells, chunk_selections
+from icechunk_format.groups import chunk_axes, chunk_cells, chunk_selections
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
 from icechunk_format.tables.reading.layouts.arithmetic import Step

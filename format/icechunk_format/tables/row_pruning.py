@@ -31,14 +31,14 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.groups.chunk_edges import (
+from icechunk_format.groups import (
+    DimSelection,
+    Variable,
     chunk_axes,
     chunk_selections,
     cut_axes,
     leading_variable,
 )
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
 from icechunk_format.tables.dataset import Dataset
 from icechunk_format.tables.reading.scan import ScanTask
 from icechunk_format.tables.selection.elements import element_of, length_of, with_elements

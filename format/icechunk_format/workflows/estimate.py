@@ -10,21 +10,24 @@ import numpy as np
 
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.chunk_edges import (
+from icechunk_format.groups import (
+    Variable,
     chunk_axes,
     chunk_cells,
     chunk_selections,
     cut_axes,
     leading_variable,
 )
-from icechunk_format.groups.variable import Variable
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.reading.costs import ReadCost, summed, task_cost
-from icechunk_format.tables.reading.plan import chunk_extents
-from icechunk_format.tables.reading.scan import ScanPlan
-from icechunk_format.tables.requested import requested_dataset, requested_scan, requested_table
-from icechunk_format.tables.table.table import Table
+from icechunk_format.tables import (
+    Dataset,
+    Table,
+    chunk_extents,
+    requested_dataset,
+    requested_scan,
+    requested_table,
+)
+from icechunk_format.tables.reading import ReadCost, ScanPlan, summed, task_cost
 from icechunk_format.workflows.running import Run, in_process
 
 

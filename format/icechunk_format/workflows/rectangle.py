@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.selection.sel_isel import Given, combined_selection
+from icechunk_format.groups import Variable
+from icechunk_format.tables import Dataset, Given, combined_selection
+from icechunk_format.tables.cf import attribute_decoder
 
 Ranges = dict[str, tuple[int, int]]
 

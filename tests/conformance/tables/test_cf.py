@@ -22,11 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from xarray.conventions import decode_cf_variable
 
-from icechunk_format.tables.cf.decode import (
-    VariableDecoder,
-    attribute_decoder,
-    inherit_time_attributes,
-)
+from icechunk_format.tables.cf import VariableDecoder, attribute_decoder
+from icechunk_format.tables.cf.decode import inherit_time_attributes
 
 KINDS = {
     "b": "bool",

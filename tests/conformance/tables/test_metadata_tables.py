@@ -9,11 +9,7 @@ from helpers.reference import repositories as reference_repositories
 
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.repository import Repository
-from icechunk_format.tables.metadata_tables.read import (
-    plan_inspection,
-    resolve_change,
-    run_inspection,
-)
+from icechunk_format.tables import plan_inspection, resolve_change, run_inspection
 
 CASES = [
     ("branches_and_tags", 1),

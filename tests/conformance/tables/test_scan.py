@@ -17,7 +17,7 @@ from icechunk_format.errors import UnauthorizedVirtualChunkError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 
 pytestmark = [
     pytest.mark.core,

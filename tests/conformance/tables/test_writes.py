@@ -18,7 +18,7 @@ from helpers.builder import reference_repository
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.writing.in_process import write_table
 
 pytestmark = [

@@ -15,12 +15,12 @@ from icechunk_format.grid import cover as regions
 from icechunk_format.groups import read_ahead as pipeline
 from icechunk_format.groups import shards as shard_reads
 from icechunk_format.tables.reading import plan as planning
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.reading.layouts import batches as cell_batches
 from icechunk_format.tables.reading.layouts import blocks, cells, summary
 from icechunk_format.tables.reading.layouts import chunk_refs as refs_layout
 from icechunk_format.tables.reading.layouts import chunks as chunks_layout
 from icechunk_format.tables.reading.layouts import statistics as block_statistics
-from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.table import table as tables
 
 if TYPE_CHECKING:

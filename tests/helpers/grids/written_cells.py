@@ -6,7 +6,7 @@ import pyarrow as pa
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 
 
 def grid(times, xs, *, offset=0.0, **columns):

@@ -3,7 +3,7 @@
 import pickle
 
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.tables.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.tables import plan_inspection, run_inspection
 from icechunk_format.zarr.data_types import parse_data_type
 from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata
 

@@ -9,7 +9,7 @@ from helpers.raised import raises
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.tables.writing.columns.checks import check_options
+from icechunk_format.tables.writing import check_options
 
 NO_JSON = [
     {"app": b"binary"},

@@ -15,12 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.tables.cf.calendars import day_number, proleptic_day_numbers
-from icechunk_format.tables.cf.decode import (
-    VariableDecoder,
-    attribute_decoder,
-    inherit_time_attributes,
-)
+from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, day_number
+from icechunk_format.tables.cf.calendars import proleptic_day_numbers
+from icechunk_format.tables.cf.decode import inherit_time_attributes
 from icechunk_format.zarr.data_types import DataType
 
 KINDS = {

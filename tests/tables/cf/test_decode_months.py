@@ -9,8 +9,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.cf.times import parse_time_units
+from icechunk_format.tables.cf import attribute_decoder, parse_time_units
 from icechunk_format.zarr.data_types import data_type_from_numpy
 
 

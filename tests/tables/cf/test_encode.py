@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.cf import variable_encoder
 from icechunk_format.tables.cf.column_types import default_array_type
-from icechunk_format.tables.cf.encode import variable_encoder
 from icechunk_format.zarr.data_types import data_type_from_numpy
 
 QUICKLY = settings(deadline=None, max_examples=40)

@@ -15,7 +15,7 @@ from helpers.spark.inspected_repositories import GROUP, add_array, rows_of
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.tables.metadata_tables.read import resolve_change
+from icechunk_format.tables import resolve_change
 
 
 def test_history_is_newest_first_and_at_any_version(weather):

@@ -7,11 +7,10 @@ from helpers.grids.synthetic_datasets import write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.groups.array_reader import ArrayReader
+from icechunk_format.groups import ArrayReader
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.memory import MemoryStorage
-from icechunk_format.tables.reading.costs import task_cost
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan, task_cost
 
 
 def counted(context, task):

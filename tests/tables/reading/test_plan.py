@@ -12,7 +12,7 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.grid.axes import RegularAxis
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.storage.location import Location
 from icechunk_format.tables.reading import task_cutting as partitioning
 from icechunk_format.zarr.data_types import data_type_from_numpy

@@ -20,12 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
-from icechunk_format.groups.opened import SnapshotSource
+from icechunk_format.groups import SnapshotSource
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import open_storage
-from icechunk_format.tables.reading import scan
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan, scan
 
 
 @settings(deadline=None, max_examples=60)

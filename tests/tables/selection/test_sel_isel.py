@@ -14,11 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.tables.selection.sel_isel import (
-    combined_selection,
-    resolve_isel,
-    resolve_sel,
-)
+from icechunk_format.tables import combined_selection
+from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
 
 HOURS = np.arange("2024-07-01", "2024-07-03", dtype="M8[h]").astype("M8[us]")
 COORDINATES = {

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format import maintenance
+from icechunk_format.groups.changing.result import committed_before, has_expired
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables.writing.applications import _ranges, applications
 from icechunk_format.tables.writing.in_process import write_table
-from icechunk_format.tables.writing.result import committed_before, has_expired
 
 
 def write(place, app_id, version, **options):

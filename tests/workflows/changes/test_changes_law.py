@@ -19,7 +19,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.workflows.changes import run_changes, steps_to
 from icechunk_format.workflows.changes.plan import CHANGE_COLUMNS, ChangeRequest, plan_changes
 

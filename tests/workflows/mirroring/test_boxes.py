@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.workflows.mirroring.boxes import (
     FileGroups,
     boxes_in_names,

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
-from icechunk_format.tables.requested import requested_scan, requested_table
+from icechunk_format.tables import open_dataset, requested_scan, requested_table
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.workflows.mirroring import (
     DeltaTarget,
     MirrorRequest,

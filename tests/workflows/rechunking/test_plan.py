@@ -7,9 +7,9 @@ import pytest
 
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.grid.groups import edges_of, windows
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.repository import Repository
-from icechunk_format.tables.writing.part import ArrayTarget
 from icechunk_format.workflows.rechunking.plan import plan_array
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata

@@ -32,8 +32,8 @@ def head(
 ) -> None:
     """Show the first rows of a group as a table."""
     from icechunk_format.options.parse import parse_read_options
-    from icechunk_format.tables.reading.run import run_scan
-    from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
+    from icechunk_format.tables import dataset_at, planning, requested_table, selecting
+    from icechunk_format.tables.reading import run_scan
 
     chosen = at.resolve(call.repository)
     # Small tasks, since only the first rows are shown.

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from icechunk_format.display.plain_text import iso_time, to_timestamp
 from icechunk_format.errors import NotFoundError
+from icechunk_format.groups.changing.result import has_expired
 from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
-from icechunk_format.tables.metadata_tables.history import change_rows, names_of, operation_rows
-from icechunk_format.tables.metadata_tables.read import plan_inspection, run_inspection
+from icechunk_format.tables import (
+    change_rows,
+    names_of,
+    operation_rows,
+    plan_inspection,
+    run_inspection,
+)
 from icechunk_format.tables.writing.applications import applications
-from icechunk_format.tables.writing.result import has_expired
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,7 +18,7 @@ from icechunk_format.encoding import node_path
 from icechunk_format.encoding.ids import encode_many
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.options.metadata_tables import MetadataTable
 from icechunk_format.tables.metadata_tables.manifests import Part, Task
 from icechunk_format.tables.selection.elements import with_elements

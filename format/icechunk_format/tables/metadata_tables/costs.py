@@ -12,7 +12,7 @@ import numpy as np
 
 from icechunk_format.encoding.ids import rows_of_ids
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.options.metadata_tables import METADATA_TABLES
 from icechunk_format.tables.metadata_tables.manifests import Task, manifest_costs
 from icechunk_format.tables.metadata_tables.read import (

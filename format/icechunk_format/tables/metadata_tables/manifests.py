@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import ManifestId, encode_many, id_keys, rows_of_ids
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import ManifestFiles, Snapshot
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.options.metadata_tables import CHUNKS, MANIFESTS, arrow_kinds
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.storage.protocol import Storage

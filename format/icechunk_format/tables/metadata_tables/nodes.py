@@ -21,8 +21,9 @@ from icechunk_format.encoding import node_path
 from icechunk_format.encoding.manifest.chunk_refs import KIND_VIRTUAL
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError, IcechunkError, UnsupportedError
+from icechunk_format.groups import Variable
 from icechunk_format.groups.dimension_sets import default_columns
-from icechunk_format.groups.variable import Variable, coordinate_names
+from icechunk_format.groups.variable import coordinate_names
 from icechunk_format.options.metadata_tables import STORED_COLUMNS
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.tables.metadata_tables.history import (

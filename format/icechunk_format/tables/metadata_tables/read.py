@@ -35,9 +35,9 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import NodePath, is_below
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.groups import Variable
 from icechunk_format.groups.dimension_sets import find_group
 from icechunk_format.groups.opened import pinned_snapshot
-from icechunk_format.groups.variable import Variable
 from icechunk_format.names import by_likeness
 from icechunk_format.options.location import location_of
 from icechunk_format.options.metadata_tables import (

@@ -21,7 +21,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.groups.array_reader import ArrayReader, BlockRequest
+from icechunk_format.groups import ArrayReader
+from icechunk_format.groups.array_reader import BlockRequest
 from icechunk_format.tables.reading.layouts.block_reads import cell_reads
 from icechunk_format.tables.reading.layouts.chunk_refs import refs_of_part
 from icechunk_format.tables.reading.layouts.chunks import blocks_of_chunks

@@ -22,15 +22,15 @@ import numpy as np
 from icechunk_format.encoding.snapshot.file import ManifestFiles
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.chunk_edges import (
+from icechunk_format.groups import (
+    DimSelection,
+    Variable,
     chunk_axes,
     chunk_cells,
     chunk_selections,
     cut_axes,
     leading_variable,
 )
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
 from icechunk_format.tables.reading.scan import ScanTask
 from icechunk_format.tables.reading.task_cutting import (
     CHUNK_COST_IN_ROWS,

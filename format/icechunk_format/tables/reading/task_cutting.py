@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, cover, join_small, merge_adjacent
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.tables.reading.scan import ScanTask
 
 DEFAULT_ROWS_PER_PARTITION = 4_000_000

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import (
     Call,

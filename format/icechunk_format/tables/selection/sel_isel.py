@@ -36,7 +36,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.names import unknown
 from icechunk_format.options.keywords import items_of, single
 from icechunk_format.tables.selection.labels import Labels, Period, nearest_label_error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 
 if TYPE_CHECKING:
     from icechunk_format.tables.selection.where.condition import Residual

@@ -26,12 +26,8 @@ from typing import Any
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.groups.dimension_sets import (
-    DimensionSet,
-    choose_dimensions,
-    named_variables,
-)
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable, named_variables
+from icechunk_format.groups.dimension_sets import DimensionSet, choose_dimensions
 from icechunk_format.names import choose, unknown
 from icechunk_format.tables.cf.arrow_values import TimestampType, is_number
 from icechunk_format.tables.cf.decode import (

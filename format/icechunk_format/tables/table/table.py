@@ -25,8 +25,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import MOST_COMPARED, DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable
+from icechunk_format.groups.positions import MOST_COMPARED
 from icechunk_format.names import unknown
 from icechunk_format.options.declare import Layout as Layout
 from icechunk_format.zarr.data_types import DataType

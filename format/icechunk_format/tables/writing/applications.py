@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from icechunk_format.tables.writing.result import TXN_APP_ID, TXN_QUERY, TXN_VERSION
+from icechunk_format.groups.changing.result import TXN_APP_ID, TXN_QUERY, TXN_VERSION
 
 if TYPE_CHECKING:
     from icechunk_format.encoding.ids import SnapshotId

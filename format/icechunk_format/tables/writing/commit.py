@@ -25,14 +25,8 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.names import shortened
-from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.state.races import RaceLost, until_won
-from icechunk_format.tables.writing.commit_arrays import (
+from icechunk_format.groups.changing import ArrayTarget, TaskReceipt, WriteResult
+from icechunk_format.groups.changing.commit import (
     committed,
     create_array,
     find_destination,
@@ -42,7 +36,14 @@ from icechunk_format.tables.writing.commit_arrays import (
     update_array,
     with_containers,
 )
-from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt
+from icechunk_format.groups.changing.result import find_committed, txn_metadata
+from icechunk_format.names import shortened
+from icechunk_format.repository import Repository
+from icechunk_format.repository.changes.conflicts import TheirCommit
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.session import WriteSession
+from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.adopt import PlannedCommit
 from icechunk_format.tables.writing.replanning.conflicts import of_session
@@ -53,11 +54,6 @@ from icechunk_format.tables.writing.replanning.plan import (
     plan_again,
 )
 from icechunk_format.tables.writing.replanning.rivals import Rivals
-from icechunk_format.tables.writing.result import (
-    WriteResult,
-    find_committed,
-    txn_metadata,
-)
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _MOST_NAMES: Final = 4

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.display.plain_text import counted
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable
 from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.selection.where.unlabelled import selected
 from icechunk_format.tables.table.table import direction

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icechunk_format.groups.changing import TaskReceipt, WriteResult
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Place
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
@@ -17,11 +18,10 @@ from icechunk_format.tables.writing.cells.task import write_batches
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.chunks.task import write_layout_table
 from icechunk_format.tables.writing.commit import finish_write
-from icechunk_format.tables.writing.part import TaskReceipt, WritePart
+from icechunk_format.tables.writing.part import WritePart
 from icechunk_format.tables.writing.plan import WritePlan, plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.tables.writing.replanning.plan import check_order
-from icechunk_format.tables.writing.result import WriteResult
 
 _ROWS_PER_BATCH = 65_536
 

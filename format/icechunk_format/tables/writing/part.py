@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.node_path import ROOT, NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import ArrayReader, DimSelection, SnapshotSource, Variable
+from icechunk_format.groups.opened import SnapshotArrays
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
 from icechunk_format.storage.location import Location, open_storage

@@ -35,12 +35,12 @@ from numpy.typing import NDArray
 from icechunk_format.display import shown_by
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis, RunAxis, listed_edges
+from icechunk_format.groups.changing import ChunkValues
 from icechunk_format.tables.writing.cell_numbers import CELL, number_cells
 from icechunk_format.tables.writing.columns.new_arrays import NewArray
 from icechunk_format.tables.writing.dimensions import DimensionIndices, region_of_array
-from icechunk_format.tables.writing.part import ArrayTarget, WritePart
+from icechunk_format.tables.writing.part import WritePart, WriteTarget
 from icechunk_format.tables.writing.prepare import ExistingArray, PreparedWrite
-from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 # The overhead of a task and a manifest dominates smaller units.
@@ -63,7 +63,7 @@ class WritePlan(PreparedWrite):
     """
     row_count: int | None = None
     """Rows of the DataFrame when its coordinates were collected; None if unknown."""
-    created: tuple[ArrayTarget, ...] = ()
+    created: tuple[WriteTarget, ...] = ()
     resized: tuple[tuple[str, ArrayMetadata], ...] = ()
     """Existing arrays that grow: path and new document."""
     labels: tuple[ChunkValues, ...] = ()
@@ -75,7 +75,7 @@ class WritePlan(PreparedWrite):
     """In the layouts of chunks: the numbers of units and blocks, by array."""
 
     @property
-    def arrays(self) -> dict[str, ArrayTarget]:
+    def arrays(self) -> dict[str, WriteTarget]:
         """The arrays of all parts, by name."""
         return {array.name: array for part in self.parts for array in part.arrays}
 
@@ -168,7 +168,7 @@ class _Planner:
             disordered=tuple(self._dimensions.disordered),
         )
 
-    def _array(self, name: str, target: ExistingArray | NewArray) -> ArrayTarget:
+    def _array(self, name: str, target: ExistingArray | NewArray) -> WriteTarget:
         shape = tuple(self._indexed[dim].size for dim in target.dims)
         if isinstance(target, ExistingArray):
             variable = target.variable
@@ -180,7 +180,7 @@ class _Planner:
                         variable=name,
                     )
             metadata = variable.metadata.with_shape(shape)
-            existing = ArrayTarget.of_existing(variable, metadata, target.encoder)
+            existing = WriteTarget.of_existing(variable, metadata, target.encoder)
             if self._region is None or name in self._prepared.dims:
                 return existing
             return replace(existing, region=region_of_array(variable, self._region))
@@ -194,7 +194,7 @@ class _Planner:
             shards=options.shards or {},
             is_complete=is_complete or name in self._prepared.dims,
         )
-        return ArrayTarget.of_new(metadata, target.encoder)
+        return WriteTarget.of_new(metadata, target.encoder)
 
     def _check_gaps(self, target: NewArray, rows: int) -> None:
         if target.encoder.absent is not None:
@@ -213,7 +213,7 @@ class _Planner:
             variable=name,
         )
 
-    def _labels(self, array: ArrayTarget) -> ChunkValues | None:
+    def _labels(self, array: WriteTarget) -> ChunkValues | None:
         """Return the labels from the chunk of the first changed one on; None if none changes."""
         indexed = self._indexed[array.name]
         if indexed.labels is None or indexed.size == indexed.old_size:
@@ -240,9 +240,9 @@ class _Planner:
 
     # -- parts ------------------------------------------------------------------------------
 
-    def _parts(self, arrays: Sequence[ArrayTarget]) -> tuple[WritePart, ...]:
+    def _parts(self, arrays: Sequence[WriteTarget]) -> tuple[WritePart, ...]:
         """Return parts of arrays that have the same dimensions and share blocks."""
-        groups: list[list[ArrayTarget]] = []
+        groups: list[list[WriteTarget]] = []
         for array in arrays:
             for group in groups:
                 if set(group[0].dims) == set(array.dims) and _share_blocks([*group, array]):
@@ -252,7 +252,7 @@ class _Planner:
                 groups.append([array])
         return tuple(self._part(number, group) for number, group in enumerate(groups))
 
-    def _part(self, number: int, arrays: list[ArrayTarget]) -> WritePart:
+    def _part(self, number: int, arrays: list[WriteTarget]) -> WritePart:
         prepared = self._prepared
         dims = tuple(dim for dim in prepared.dims if dim in arrays[0].dims)
         is_distinct = len(dims) < len(prepared.dims)
@@ -291,7 +291,7 @@ class _Planner:
         return tables
 
 
-def _share_blocks(arrays: Sequence[ArrayTarget]) -> bool:
+def _share_blocks(arrays: Sequence[WriteTarget]) -> bool:
     """Return True if the common block is not much larger than the largest chunk."""
     largest = max(_most_cells(array.metadata.grid.axes) for array in arrays)
     return _most_cells(_common_axes(arrays[0].dims, arrays)) <= _MOST_GROWTH * largest
@@ -301,7 +301,7 @@ def _most_cells(axes: Sequence[ChunkAxis]) -> int:
     return math.prod(axis.largest for axis in axes)
 
 
-def _common_axes(dims: Sequence[str], arrays: Sequence[ArrayTarget]) -> tuple[ChunkAxis, ...]:
+def _common_axes(dims: Sequence[str], arrays: Sequence[WriteTarget]) -> tuple[ChunkAxis, ...]:
     """Return the axes of the blocks that hold whole chunks of all arrays."""
     return tuple(
         reduce(_joined, [array.metadata.grid.axes[array.dims.index(dim)] for array in arrays])

@@ -26,8 +26,12 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from icechunk_format.groups import Variable, arrays_in
+from icechunk_format.groups.changing import Destination, WriteResult, path_in
+from icechunk_format.groups.changing.destination import check_new_location
+from icechunk_format.groups.changing.result import find_committed
 from icechunk_format.groups.dimension_sets import find_group
-from icechunk_format.groups.variable import Variable, array_at, arrays_in
+from icechunk_format.groups.variable import array_at
 from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
@@ -43,7 +47,6 @@ from icechunk_format.tables.writing.columns.checks import (
     check_index_type,
     check_layout_columns,
     check_named,
-    check_new_location,
     check_options,
 )
 from icechunk_format.tables.writing.columns.new_arrays import NewArray
@@ -53,8 +56,6 @@ from icechunk_format.tables.writing.columns.source import (
     named_as,
     source_columns,
 )
-from icechunk_format.tables.writing.part import Destination, path_in
-from icechunk_format.tables.writing.result import WriteResult, find_committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

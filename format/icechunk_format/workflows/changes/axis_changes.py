@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.positions import DimSelection, runs_of
+from icechunk_format.groups import DimSelection, runs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

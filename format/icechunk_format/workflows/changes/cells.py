@@ -23,11 +23,9 @@ import numpy as np
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.selection.select import Selection
-from icechunk_format.tables.table.table import Column, Table
+from icechunk_format.groups import DimSelection, Variable
+from icechunk_format.tables import Dataset, Selection, Table
+from icechunk_format.tables.reading import Column
 from icechunk_format.workflows.changes.axis_changes import AxisChanges, by_label, by_position, slabs
 from icechunk_format.workflows.changes.changed_boxes import (
     changed_boxes,

@@ -45,15 +45,20 @@ from icechunk_format.errors import (
 )
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.chunk_edges import chunk_axes, chunk_selections
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable, chunk_axes, chunk_selections
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.tables.requested import dataset_at, planning, requested_table, selecting
-from icechunk_format.tables.selection.pruning import condition_on_values
-from icechunk_format.tables.selection.select import Selection
-from icechunk_format.tables.selection.where.condition import Residual
-from icechunk_format.tables.table.table import Column, Table, check_names
+from icechunk_format.tables import (
+    Selection,
+    Table,
+    check_names,
+    condition_on_values,
+    dataset_at,
+    planning,
+    requested_table,
+    selecting,
+)
+from icechunk_format.tables.reading import Column, Residual
 from icechunk_format.workflows.changes.axis_changes import (
     by_position,
     selection_of,

@@ -22,7 +22,7 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.workflows.changes.steps import read_logs
 
 if TYPE_CHECKING:
-    from icechunk_format.groups.variable import Variable
+    from icechunk_format.groups import Variable
     from icechunk_format.repository import RepositoryReader
 
 #: Key of the metadata of a commit that replaced arrays by others with the same values, and did

@@ -18,11 +18,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import NotFoundError
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.tables.reading.costs import CostCounter, ReadCost, task_cost
-from icechunk_format.tables.reading.run import run_scan
-from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.table.table import Column
+from icechunk_format.groups import ArrayReader
+from icechunk_format.tables.reading import (
+    Column,
+    CostCounter,
+    ReadCost,
+    ScanContext,
+    ScanTask,
+    run_scan,
+    task_cost,
+)
 
 Change = Literal["written", "deleted"]
 LookedUp = Callable[[ArrayReader, NDArray[np.int64]], None]

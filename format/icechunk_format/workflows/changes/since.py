@@ -10,9 +10,8 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.tables.metadata_tables.read import named_snapshot
-from icechunk_format.tables.selection.where.condition import Residual
-from icechunk_format.tables.table.table import Column, Table
+from icechunk_format.tables import Table, named_snapshot
+from icechunk_format.tables.reading import Column, Residual
 from icechunk_format.workflows.changes.plan import ChangePlan, ChangeRequest, plan_changes
 from icechunk_format.workflows.changes.steps import steps_to
 

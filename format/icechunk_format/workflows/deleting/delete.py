@@ -22,29 +22,29 @@ import numpy as np
 from icechunk_format.display import shown_by
 from icechunk_format.display.plain_text import one_line
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    Destination,
+    WriteResult,
+    commit_arrays,
+    open_destination,
+)
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.races import RaceLost, until_won
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.requested import dataset_at, selecting
-from icechunk_format.tables.selection.select import Selecting, Selection
-from icechunk_format.tables.selection.where.condition import Residual
-from icechunk_format.tables.table.table import Table
-from icechunk_format.tables.writing.cells.regions import (
+from icechunk_format.tables import Dataset, Selecting, Selection, Table, dataset_at, selecting
+from icechunk_format.tables.reading import Residual, ScanContext
+from icechunk_format.tables.writing import (
     CellDeletion,
     CellReceipt,
     blank_cells,
     blanked,
     cell_tasks,
 )
-from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.tables.writing.part import Destination, joined_chunks
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.tables.writing.part import joined_chunks
 from icechunk_format.workflows.deleting.labels import (
     LabelDeletion,
     label_tasks,

@@ -33,12 +33,11 @@ from icechunk_format.grid.boxes import beyond, coords_of_boxes, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves
 from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles
 from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
-from icechunk_format.tables.writing.cells.regions import CellReceipt, emptied
-from icechunk_format.tables.writing.part import ArrayTarget, Destination
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.writing import CellReceipt
+from icechunk_format.tables.writing.cells.regions import emptied
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 

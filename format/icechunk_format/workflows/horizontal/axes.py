@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 
 Direction = Literal["y", "x"]
 GridKind = Literal["geographic", "rotated", "projected"]

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.workflows.horizontal.axes import HorizontalGrid, string_attribute
 
 WGS_84: Final = "EPSG:4326"

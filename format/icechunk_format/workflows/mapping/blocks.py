@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.grid.groups import Groups, edges_of
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.dimension_sets import named_variables
-from icechunk_format.groups.opened import SnapshotSource
+from icechunk_format.groups import ArrayReader, SnapshotSource, named_variables
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset

@@ -26,10 +26,10 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget, path_in
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables import Dataset, open_dataset
-from icechunk_format.tables.writing.part import ArrayTarget, path_in
 from icechunk_format.workflows.changes import steps_to, touched_nodes
 from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array

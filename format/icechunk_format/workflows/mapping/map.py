@@ -13,23 +13,23 @@ from icechunk_format.display import shown_by
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    WriteResult,
+    check_planned_lengths,
+    commit_arrays,
+    open_destination,
+    path_in,
+    with_own_attributes,
+)
 from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import dataset_at, requested_snapshot
-from icechunk_format.tables.writing.commit_arrays import (
-    ArraysCommit,
-    check_planned_lengths,
-    commit_arrays,
-    with_own_attributes,
-)
-from icechunk_format.tables.writing.part import joined_chunks, path_in
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.tables.writing.part import joined_chunks
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
     FirstValues,

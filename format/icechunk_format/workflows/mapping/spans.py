@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.tables import Dataset
-from icechunk_format.tables.cf.decode import attribute_decoder
+from icechunk_format.tables.cf import attribute_decoder
 
 # Of larger variables, only the first and the last element are read.
 _MOST_ELEMENTS: Final = 1 << 23

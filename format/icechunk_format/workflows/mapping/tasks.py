@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
-from icechunk_format.tables.writing.part import Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.groups.changing import Destination, TaskFiles, TaskReceipt
 from icechunk_format.workflows.mapping.agreement import (
     Digest,
     Disagreement,

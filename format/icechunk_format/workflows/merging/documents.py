@@ -11,7 +11,7 @@ from typing import Any, Final
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.errors import NotFoundError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.repository.changes.change_set import metadata_of
 from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.repository.files.metadata_files import load_snapshot

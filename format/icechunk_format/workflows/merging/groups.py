@@ -22,21 +22,25 @@ from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.node_path import NodePath, parent
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable, arrays_in
+from icechunk_format.groups import DimSelection, Variable, arrays_in
+from icechunk_format.groups.changing import ChunkValues, Destination, path_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import Resolve
-from icechunk_format.tables.writing.commit import apply_planned
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, WritePart, path_in
-from icechunk_format.tables.writing.plan import WritePlan
-from icechunk_format.tables.writing.replanning.adopt import Adoption, PlannedCommit
-from icechunk_format.tables.writing.replanning.conflicts import shown_cells
-from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
-from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.tables.writing import (
+    Adoption,
+    PlannedCommit,
+    Rivals,
+    WritePart,
+    WritePlan,
+    WriteTarget,
+    apply_planned,
+    can_move,
+    shown_cells,
+)
 from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
     DimLabels,
@@ -264,7 +268,7 @@ class _GroupMerge(GroupMerge):
 
     # -- the plan of the source, and the one on the target --------------------------------------
 
-    def _targets(self, sizes: Mapping[str, int], *, is_source: bool) -> Iterator[ArrayTarget]:
+    def _targets(self, sizes: Mapping[str, int], *, is_source: bool) -> Iterator[WriteTarget]:
         """Yield the arrays with chunks, in the state of the source or merged."""
         for name, array in self.arrays.items():
             known, source = array.target, array.source
@@ -272,7 +276,7 @@ class _GroupMerge(GroupMerge):
                 continue
             document = source.metadata if is_source else array.document or source.metadata
             before = array.base if is_source else known
-            yield ArrayTarget(
+            yield WriteTarget(
                 name=name,
                 path=source.path,
                 node_id=source.node.id,
@@ -305,7 +309,7 @@ class _GroupMerge(GroupMerge):
         )
 
     def _resized(
-        self, sizes: Mapping[str, int], targets: Sequence[ArrayTarget]
+        self, sizes: Mapping[str, int], targets: Sequence[WriteTarget]
     ) -> Iterator[tuple[str, ArrayMetadata]]:
         """Yield the arrays to resize or update, after those of the source were created."""
         yield from ((array.path, array.metadata) for array in targets if array.old_shape is None)
@@ -327,7 +331,7 @@ class _GroupMerge(GroupMerge):
 
     def _write_plan(
         self,
-        arrays: tuple[ArrayTarget, ...],
+        arrays: tuple[WriteTarget, ...],
         indices: Mapping[str, NDArray[np.int64]],
         shown: Mapping[str, pa.Array],
         resolve: Resolve | None,

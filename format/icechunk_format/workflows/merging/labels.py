@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import parent
 from icechunk_format.errors import IcechunkError
-from icechunk_format.groups.variable import Variable, arrays_in
+from icechunk_format.groups import Variable, arrays_in
+from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.cf.encode import VariableEncoder, missing_value
-from icechunk_format.tables.writing.columns.labels import in_order, index_labels
-from icechunk_format.tables.writing.dimensions import is_disordered
-from icechunk_format.tables.writing.part import Destination
-from icechunk_format.tables.writing.replanning.rivals import label_positions
+from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
+from icechunk_format.tables.writing import in_order, index_labels, is_disordered, label_positions
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import FormatError, UnsupportedError
-from icechunk_format.groups.variable import Variable, arrays_in
+from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.repository.changes.change_set import metadata_of
 from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.repository.files.bounded_reads import manifest_keys

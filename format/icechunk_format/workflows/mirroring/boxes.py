@@ -29,7 +29,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes, clip, cover, paint
 from icechunk_format.grid.groups import edges_of
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 
 ROWS_PER_FILE: Final = 2_000_000
 """Rows of a file, unless its columns are wide."""

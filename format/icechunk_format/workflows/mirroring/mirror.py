@@ -33,7 +33,7 @@ from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups.chunk_edges import cut_axes, leading_variable
+from icechunk_format.groups import cut_axes, leading_variable
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
@@ -42,9 +42,9 @@ from icechunk_format.repository.history.history import snapshots_after
 from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
-from icechunk_format.tables.reading.scan import ScanPlan
-from icechunk_format.tables.requested import dataset_at, requested_scan, requested_table
-from icechunk_format.tables.selection.select import Selection as Selected
+from icechunk_format.tables import Selection as Selected
+from icechunk_format.tables import dataset_at, requested_scan, requested_table
+from icechunk_format.tables.reading import ScanPlan
 from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
 from icechunk_format.workflows.mirroring.boxes import (

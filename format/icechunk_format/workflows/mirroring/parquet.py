@@ -26,8 +26,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from icechunk_format.errors import StorageError
-from icechunk_format.tables.reading.run import run_scan
-from icechunk_format.tables.reading.scan import ScanContext, ScanTask
+from icechunk_format.tables.reading import ScanContext, ScanTask, run_scan
 from icechunk_format.workflows.mirroring.boxes import file_name
 
 if TYPE_CHECKING:

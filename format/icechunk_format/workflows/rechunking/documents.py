@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import RegularAxis
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.build import sharding_json
 from icechunk_format.zarr.codecs.bytes import BYTE_CODECS

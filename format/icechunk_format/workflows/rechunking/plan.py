@@ -27,8 +27,8 @@ from icechunk_format.grid.groups import (
     join,
     windows,
 )
-from icechunk_format.groups.variable import Variable
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget
 
 # Minimum bytes of a shuffled array, and of a task.
 _LEAST_TASK_BYTES: Final = 16 * 2**20

@@ -22,8 +22,18 @@ from icechunk_format.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from icechunk_format.groups.dimension_sets import named_variables
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable, named_variables
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    TaskReceipt,
+    WriteResult,
+    check_planned_lengths,
+    commit_arrays,
+    open_destination,
+    path_in,
+    with_own_attributes,
+)
 from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
@@ -32,17 +42,7 @@ from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
-from icechunk_format.tables import Dataset
-from icechunk_format.tables.requested import dataset_at, requested_snapshot
-from icechunk_format.tables.writing.commit_arrays import (
-    ArraysCommit,
-    check_planned_lengths,
-    commit_arrays,
-    with_own_attributes,
-)
-from icechunk_format.tables.writing.part import ArrayTarget, TaskReceipt, path_in
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.result import WriteResult
+from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
 from icechunk_format.workflows.changes.rechunked import SAME_VALUES, mark
 from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.workflows.rechunking.documents import (

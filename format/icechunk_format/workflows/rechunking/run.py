@@ -23,9 +23,8 @@ from numcodecs import blosc
 from numpy.typing import NDArray
 
 from icechunk_format.grid.groups import Box, Groups
-from icechunk_format.groups.opened import SnapshotSource
-from icechunk_format.tables.writing.part import Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.groups import SnapshotSource
+from icechunk_format.groups.changing import Destination, TaskFiles, TaskReceipt
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 from icechunk_format.zarr.codecs.compressors import Blosc
 from icechunk_format.zarr.fill_values import is_all_fill

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.names import choose, unknown
-from icechunk_format.tables.table.columns import ColumnFactory
+from icechunk_format.tables import ColumnFactory
 from icechunk_format.workflows.horizontal.axes import direction_of, period_of
 from icechunk_format.workflows.sampling.axis import METHODS, Method
 from icechunk_format.workflows.sampling.labels import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from icechunk_format.groups.chunk_edges import chunk_axes
+from icechunk_format.groups import chunk_axes
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.sampling.sampled import SamplePlan

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.workflows.horizontal.axes import (
     Direction,
     GridKind,

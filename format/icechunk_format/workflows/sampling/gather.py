@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.groups.chunk_edges import AxisPick, pick, product_coords
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.read_ahead import read_ahead
+from icechunk_format.groups import AxisPick, DimSelection, pick, product_coords, read_ahead
 
 if TYPE_CHECKING:
-    from icechunk_format.groups.array_reader import ArrayReader, DecodedChunks
+    from icechunk_format.groups import ArrayReader, DecodedChunks
 
 _MOST_CHUNKS_IN_A_GROUP: Final = 64
 

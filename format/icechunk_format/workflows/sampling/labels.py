@@ -27,10 +27,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.tables.cf.arrow_values import is_number
-from icechunk_format.tables.cf.calendars import canonical_calendar, day_number
-from icechunk_format.tables.selection.labels import DURATION_EXAMPLES, read_duration
-from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.cf import canonical_calendar, day_number, is_number
+from icechunk_format.tables.reading import DURATION_EXAMPLES, Column, read_duration
 
 Kind = Literal["number", "time", "duration", "calendar", "string"]
 

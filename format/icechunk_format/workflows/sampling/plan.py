@@ -17,16 +17,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.groups.chunk_edges import leading_variable
-from icechunk_format.groups.dimension_sets import named_variables
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable, leading_variable, named_variables
 from icechunk_format.names import choose, unknown
-from icechunk_format.tables.cf.arrow_values import is_number
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.selection.sel_isel import combined_selection
-from icechunk_format.tables.table.columns import ColumnFactory
-from icechunk_format.tables.table.table import Column
+from icechunk_format.tables import ColumnFactory, combined_selection
+from icechunk_format.tables.cf import is_number
+from icechunk_format.tables.reading import Column, ScanContext
 from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (

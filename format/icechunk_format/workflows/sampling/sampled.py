@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.table.table import Column
+from icechunk_format.groups import DimSelection
+from icechunk_format.tables.reading import Column, ScanContext
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.sampling.axis import Method

@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.array_reader import DecodedChunks
-from icechunk_format.groups.chunk_edges import chunk_axes
+from icechunk_format.groups import DecodedChunks, chunk_axes
 from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
-from icechunk_format.tables.cf.arrow_values import scattered
-from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.cf import scattered
+from icechunk_format.tables.reading import Column
 from icechunk_format.workflows.horizontal.axes import circle_of
 from icechunk_format.workflows.sampling.axis import Axis, Positions
 from icechunk_format.workflows.sampling.earth import doubt_lengths, moved_points, outside_of_degrees

@@ -11,11 +11,16 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import coords_of_boxes
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    ChunkValues,
+    Destination,
+    path_in,
+    with_own_attributes,
+)
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.tables.writing.commit_arrays import ArraysCommit, with_own_attributes
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, path_in
-from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.workflows.virtualizing.planning.record import ATTRIBUTE, RECORD, Record
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray
 from icechunk_format.zarr.data_types import parse_data_type

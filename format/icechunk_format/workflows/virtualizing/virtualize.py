@@ -28,15 +28,19 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.encoding.object_keys import STAGING
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
+from icechunk_format.groups.changing import (
+    check_prefix,
+    commit_arrays,
+    find_base,
+    outside_of,
+    prefixes_of,
+)
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
-from icechunk_format.tables.writing.chunks.containers import check_prefix, outside_of, prefixes_of
-from icechunk_format.tables.writing.columns.checks import check_options
-from icechunk_format.tables.writing.commit_arrays import commit_arrays
-from icechunk_format.tables.writing.prepare import find_base
+from icechunk_format.tables.writing import check_options
 from icechunk_format.workflows.running import Run
 from icechunk_format.workflows.virtualizing.committing import archive_commit, check_consent
 from icechunk_format.workflows.virtualizing.copying.plan import plan_copies

@@ -24,14 +24,10 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.groups.chunk_edges import cut_axes, leading_variable
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import DimSelection, Variable, cut_axes, leading_variable
 from icechunk_format.names import choose
-from icechunk_format.tables.cf.arrow_values import is_number
-from icechunk_format.tables.cf.decode import VariableDecoder, attribute_decoder
-from icechunk_format.tables.reading.scan import ScanContext
-from icechunk_format.tables.table.table import Column
+from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, is_number
+from icechunk_format.tables.reading import Column, ScanContext
 from icechunk_format.workflows.horizontal.axes import (
     HorizontalGrid,
     detected_circle,
@@ -206,7 +202,7 @@ def plan_zonal(
 ) -> ZonalContext:
     """Plan zonal statistics; selections and conditions must be on dimensions."""
     # Not for executors, which import this module for its context.
-    from icechunk_format.tables.requested import planning, requested_table, selecting
+    from icechunk_format.tables import planning, requested_table, selecting
 
     table = requested_table(read, dataset)
     summed = [c for c in table.columns if c.role != "dimension"]

@@ -25,11 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.tables.reading.layouts.block_reads import BlockReads
-from icechunk_format.tables.reading.layouts.blocks import Block, block_shape
-from icechunk_format.tables.reading.scan import ScanTask
-from icechunk_format.tables.table.table import Column
+from icechunk_format.groups import DimSelection
+from icechunk_format.tables.reading import Block, BlockReads, Column, ScanTask, block_shape
 from icechunk_format.workflows.zonal.covering import COVER_SCHEMA, NO_GEOMETRY, binaries
 from icechunk_format.workflows.zonal.plan import AREA, ZonalContext, numbers_or_nan
 from icechunk_format.workflows.zonal.quantiles import Box, parts_within

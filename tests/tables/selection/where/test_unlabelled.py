@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.tables.selection.where import unlabelled
 from icechunk_format.tables.selection.where.split import plan_where
 from icechunk_format.tables.selection.where.unlabelled import selected

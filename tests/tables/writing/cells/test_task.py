@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import storing
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.writing import in_process as write_table_module
-from icechunk_format.tables.writing import storing
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.tables.writing.replanning import rivals
 

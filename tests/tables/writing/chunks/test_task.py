@@ -11,14 +11,14 @@ from helpers.raised import raises
 
 from icechunk_format.encoding.config.config import VirtualChunkContainer
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import storing
+from icechunk_format.groups.changing.containers import add_containers
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.reading.run import run_scan
-from icechunk_format.tables.writing import storing
+from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.writing.chunks import task as write_layout_rows
-from icechunk_format.tables.writing.chunks.containers import add_containers
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.chunks.task import (
     number_rows,

@@ -10,8 +10,8 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.cf.encode import variable_encoder
-from icechunk_format.tables.writing.columns.labels import index_labels
+from icechunk_format.tables.cf import variable_encoder
+from icechunk_format.tables.writing import index_labels
 from icechunk_format.zarr.data_types import data_type_from_numpy
 
 

@@ -12,7 +12,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location

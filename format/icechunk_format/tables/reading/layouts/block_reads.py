@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.groups.chunk_edges import (
+from icechunk_format.groups import (
+    DimSelection,
     cut_axes,
     leading_variable,
     product_coords,
+    read_ahead,
 )
-from icechunk_format.groups.positions import DimSelection
-from icechunk_format.groups.read_ahead import read_ahead
 from icechunk_format.tables.reading.layouts.batches import BlockRows
 from icechunk_format.tables.reading.layouts.blocks import (
     Block,
@@ -35,12 +35,8 @@ from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
-    from icechunk_format.groups.array_reader import (
-        ArrayReader,
-        BlockRequest,
-        FetchedBlock,
-    )
-    from icechunk_format.groups.chunk_edges import AxisPick
+    from icechunk_format.groups import ArrayReader, AxisPick
+    from icechunk_format.groups.array_reader import BlockRequest, FetchedBlock
     from icechunk_format.groups.opened import SnapshotArrays
 
 # Most rows of the layout ``summary`` that a task holds, at about 60 bytes for each variable.

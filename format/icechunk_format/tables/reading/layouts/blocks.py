@@ -20,7 +20,7 @@ import numpy as np
 
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import steps_along
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 
 MOST_CELLS = 1 << 20
 MOST_BYTES = 16 * 1024 * 1024

@@ -20,9 +20,8 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.errors import FormatError
-from icechunk_format.groups.chunk_edges import chunk_selections
+from icechunk_format.groups import DimSelection, chunk_selections
 from icechunk_format.groups.opened import SnapshotArrays
-from icechunk_format.groups.positions import DimSelection
 from icechunk_format.tables.cf.arrow_values import scattered
 from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask

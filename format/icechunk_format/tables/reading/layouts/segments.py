@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.grid.axes import ChunkAxis
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.tables.reading.layouts.arithmetic import Step, computed
 from icechunk_format.tables.reading.layouts.batches import BatchBuilder, BlockRows
 from icechunk_format.tables.reading.layouts.block_reads import (

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
 from icechunk_format.tables.selection.where.kernels import KERNELS, ZONED, Datum, EvaluationError
 from icechunk_format.tables.selection.where.time_zones import time_zone
 

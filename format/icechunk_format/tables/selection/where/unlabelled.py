@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.positions import MOST_COMPARED, DimSelection
+from icechunk_format.groups import DimSelection
+from icechunk_format.groups.positions import MOST_COMPARED
 from icechunk_format.tables.selection.where.condition import (
     Call,
     ColumnRef,

@@ -34,9 +34,8 @@ from icechunk_format.grid.boxes import coords_of_boxes
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
 from icechunk_format.grid.cover import steps_along
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.positions import DimSelection, runs_of
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import ArrayReader, DimSelection, Variable, runs_of
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
 from icechunk_format.repository.changes.touched_chunks import in_any
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.tables.cf.column_types import missing_value_advice
@@ -44,13 +43,7 @@ from icechunk_format.tables.cf.decode import attribute_decoder
 from icechunk_format.tables.cf.encode import missing_value
 from icechunk_format.tables.reading.run import run_scan
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
-from icechunk_format.tables.writing.part import (
-    ArrayTarget,
-    Destination,
-    TaskReceipt,
-    joined_chunks,
-)
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.writing.part import joined_chunks
 from icechunk_format.zarr.fill_values import is_all_fill
 
 _BOX_BYTES: Final = 64 * 2**20

@@ -30,11 +30,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import Destination, TaskFiles, TaskReceipt
+from icechunk_format.groups.changing.storing import chunks_in, index_of_box
 from icechunk_format.groups.opened import SnapshotArrays
 from icechunk_format.tables.cf.column_types import missing_value_advice
 from icechunk_format.tables.writing.cell_numbers import CELL
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt, WritePart
-from icechunk_format.tables.writing.storing import TaskFiles, chunks_in, index_of_box
+from icechunk_format.tables.writing.part import WritePart, WriteTarget
 
 _MOST_SHOWN: Final = 3
 
@@ -86,7 +87,7 @@ class _Block:
 
     def arrays(
         self,
-    ) -> Iterator[tuple[ArrayTarget, list[int], NDArray[Any], NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[WriteTarget, list[int], NDArray[Any], NDArray[np.bool_]]]:
         """Yield each array with its first index, its values, and a mask of the cells with a row.
 
         All are in the array's order of dimensions.
@@ -115,7 +116,7 @@ class OldArrays:
     def read_into(
         self,
         values: NDArray[Any],
-        array: ArrayTarget,
+        array: WriteTarget,
         lower: Sequence[int],
         upper: Sequence[int],
     ) -> None:
@@ -126,7 +127,7 @@ class OldArrays:
             values[index_of_box(lower, lower, end)] = old
 
 
-def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
+def _old_end(array: WriteTarget, lower: Sequence[int], upper: Sequence[int]) -> list[int] | None:
     """Return the end of a box within the old array; None if the box is outside of it."""
     old = array.old_shape
     if old is None or any(low >= size for low, size in zip(lower, old, strict=True)):
@@ -135,7 +136,7 @@ def _old_end(array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]) -> 
 
 
 def _region(
-    array: ArrayTarget, lower: Sequence[int], upper: Sequence[int]
+    array: WriteTarget, lower: Sequence[int], upper: Sequence[int]
 ) -> tuple[NDArray[np.int64], ...]:
     """Return the indices, along each axis of a box, of the cells that the write replaces."""
     assert array.region is not None
@@ -255,7 +256,7 @@ class _Task:
 
     def _chunks(
         self,
-        array: ArrayTarget,
+        array: WriteTarget,
         start: Sequence[int],
         values: NDArray[Any],
         seen: NDArray[np.bool_],
@@ -274,7 +275,7 @@ class _Task:
 
     def _patched(
         self,
-        array: ArrayTarget,
+        array: WriteTarget,
         cells: NDArray[Any],
         has_row: NDArray[np.bool_],
         lower: Sequence[int],
@@ -301,7 +302,7 @@ class _Task:
 
 
 def no_row(
-    part: WritePart, array: ArrayTarget, covered: NDArray[np.bool_], lower: Sequence[int]
+    part: WritePart, array: WriteTarget, covered: NDArray[np.bool_], lower: Sequence[int]
 ) -> InvalidInputError:
     """Return the error for the first cell of a chunk without a row and without an old value."""
     gap = np.unravel_index(int(np.argmin(covered)), covered.shape)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.cover import sides_from_last
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.tables.writing.columns.checks import bad_encoding, check_case
 from icechunk_format.tables.writing.columns.new_arrays import (
     codecs_of,
@@ -31,7 +31,7 @@ from icechunk_format.tables.writing.columns.new_arrays import (
     named_type,
     sizes_of,
 )
-from icechunk_format.tables.writing.part import BLOCK, UNIT, ArrayTarget, WritePart
+from icechunk_format.tables.writing.part import BLOCK, UNIT, WritePart, WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.zarr.fill_values import default_fill_value
@@ -86,24 +86,24 @@ def plan_layout_write(prepared: PreparedWrite) -> WritePlan:
 
 def _targets(
     prepared: PreparedWrite,
-) -> tuple[list[ArrayTarget], list[tuple[str, ArrayMetadata]], list[ArrayTarget]]:
-    created: list[ArrayTarget] = []
+) -> tuple[list[WriteTarget], list[tuple[str, ArrayMetadata]], list[WriteTarget]]:
+    created: list[WriteTarget] = []
     resized: list[tuple[str, ArrayMetadata]] = []
-    targets: list[ArrayTarget] = []
+    targets: list[WriteTarget] = []
     encoding = prepared.options.encoding
     for variable in prepared.kept.values():
         metadata = _existing(variable, encoding.get(variable.name, {}))
         if metadata is not variable.metadata:
             resized.append((variable.path, metadata))
-        targets.append(ArrayTarget.of_existing(variable, metadata))
+        targets.append(WriteTarget.of_existing(variable, metadata))
     described = {name: given for name, given in encoding.items() if name not in prepared.kept}
     # Replaced arrays without a new description keep their metadata, without chunks.
     before = {n: v for n, v in prepared.replaced.items() if n not in described}
     for name, given in described.items():
-        created.append(ArrayTarget.of_new(_described(prepared.array_path(name), name, given)))
+        created.append(WriteTarget.of_new(_described(prepared.array_path(name), name, given)))
     names = [name for array in created for name in (array.name, *array.dims)]
     check_case(names, {**prepared.kept, **before})
-    created += [ArrayTarget.of_new(variable.metadata) for variable in before.values()]
+    created += [WriteTarget.of_new(variable.metadata) for variable in before.values()]
     return created, resized, [*targets, *created]
 
 
@@ -177,7 +177,7 @@ def _described(path: str, name: str, given: Mapping[str, Any]) -> ArrayMetadata:
     )
 
 
-def _array_table(targets: list[ArrayTarget], layout: str) -> tuple[pa.Table, int]:
+def _array_table(targets: list[WriteTarget], layout: str) -> tuple[pa.Table, int]:
     rows: list[dict[str, Any]] = []
     base = 0
     for target in targets:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.groups.variable import Variable
+from icechunk_format.groups import Variable
 from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.meaning import MISSING, PACKING

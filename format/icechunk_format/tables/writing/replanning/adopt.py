@@ -27,8 +27,9 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snap
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords
-from icechunk_format.groups.array_reader import ArrayReader
-from icechunk_format.groups.variable import Variable, array_at
+from icechunk_format.groups import ArrayReader, Variable
+from icechunk_format.groups.changing.storing import store_in_batches
+from icechunk_format.groups.variable import array_at
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written
@@ -36,7 +37,7 @@ from icechunk_format.repository.files.manifest_files import ManifestReceipt, sto
 from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.merge import CellMerge, MovedArray
@@ -52,7 +53,6 @@ from icechunk_format.tables.writing.replanning.rivals import (
     find_new_indices,
     their_chunks,
 )
-from icechunk_format.tables.writing.storing import store_in_batches
 
 _FILES_AT_ONCE: Final = 256
 _REFS_AT_ONCE: Final = 500_000
@@ -105,14 +105,14 @@ def _stored_refs(
         yield receipt.pick(entry.refs)
 
 
-def _others_that_move(now: WritePlan) -> Iterator[ArrayTarget]:
+def _others_that_move(now: WritePlan) -> Iterator[WriteTarget]:
     """Yield the existing arrays without rows that have dimensions with moving labels."""
     documents = dict(now.resized)
     for variable in now.kept.values():
         has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
         if has_moved and variable.name not in now.arrays:
             metadata = documents.get(variable.path, variable.metadata)
-            yield ArrayTarget.of_existing(variable, metadata)
+            yield WriteTarget.of_existing(variable, metadata)
 
 
 class Adoption:
@@ -157,7 +157,7 @@ class _ArrayAdoption:
     """
 
     def __init__(
-        self, whole: Adoption, old: ArrayTarget | None, new: ArrayTarget, changes: ChunkChanges
+        self, whole: Adoption, old: WriteTarget | None, new: WriteTarget, changes: ChunkChanges
     ) -> None:
         self._whole, self._old, self._new, self._changes = whole, old, new, changes
         self._rivals, self._new_indices = whole.rivals, whole.new_indices
@@ -255,7 +255,7 @@ class _ArrayAdoption:
             found[lookup.find(coords.astype(np.uint32)).positions] = True
         return found
 
-    def _moves_along(self, old: ArrayTarget) -> list[AxisMoves]:
+    def _moves_along(self, old: WriteTarget) -> list[AxisMoves]:
         new, plans = self._new, (self._whole.plan, self._whole.now)
         return [
             axis_moves(
@@ -359,7 +359,7 @@ class _ArrayAdoption:
         return stored
 
     def _moved_array(
-        self, new: ArrayTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
+        self, new: WriteTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
     ) -> MovedArray | None:
         array = array_at(snapshot, new.path, new.node_id)
         if array is None:
@@ -370,7 +370,7 @@ class _ArrayAdoption:
         ]
         return MovedArray(self._destination.reader(snapshot, array), own, new.metadata.shape)
 
-    def _ours(self, old: ArrayTarget) -> ArrayReader:
+    def _ours(self, old: WriteTarget) -> ArrayReader:
         """Return a reader of the stored chunks of the array."""
         if self._whole.picked is not None:
             picked = array_at(self._whole.picked, old.path)
@@ -394,7 +394,7 @@ class _ArrayAdoption:
         return self._destination.reader(snapshot, Variable(node))
 
 
-def _without_size(array: ArrayTarget) -> dict[str, Any]:
+def _without_size(array: WriteTarget) -> dict[str, Any]:
     """Return the metadata that determines the encoding of a chunk, without the chunk grid."""
     left_out = {"shape", "chunk_grid", "attributes"}
     return {key: value for key, value in array.metadata.raw.items() if key not in left_out}

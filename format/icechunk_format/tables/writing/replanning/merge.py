@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.groups.positions import DimSelection
+from icechunk_format.groups import DimSelection
+from icechunk_format.groups.changing.storing import padded
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.tables.writing.cells.task import no_row
-from icechunk_format.tables.writing.part import ArrayTarget, WritePart
-from icechunk_format.tables.writing.storing import padded
+from icechunk_format.tables.writing.part import WritePart, WriteTarget
 from icechunk_format.zarr.fill_values import differs, is_all_fill
 
 if TYPE_CHECKING:
-    from icechunk_format.groups.array_reader import ArrayReader
+    from icechunk_format.groups import ArrayReader
     from icechunk_format.tables.writing.replanning.moves import AxisMoves
 
 _MOST_LOST_CHUNKS: Final = 16
@@ -40,7 +40,7 @@ _MOST_LOST_CHUNKS: Final = 16
 class CellMerge:
     """Merges chunks of one array. Readers are None if the array does not exist."""
 
-    array: ArrayTarget
+    array: WriteTarget
     """The array in the new plan."""
     axes: Sequence[AxisMoves]
     ours: ArrayReader | None

@@ -26,7 +26,10 @@ from typing import Any
 
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import array_at, arrays_in
+from icechunk_format.groups import arrays_in
+from icechunk_format.groups.changing import WriteResult
+from icechunk_format.groups.changing.result import committed_before
+from icechunk_format.groups.variable import array_at
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -35,7 +38,7 @@ from icechunk_format.repository.changes.meaning import same_aspects
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan, plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.tables.writing.replanning.adopt import (
@@ -45,7 +48,6 @@ from icechunk_format.tables.writing.replanning.adopt import (
 )
 from icechunk_format.tables.writing.replanning.conflicts import cells_written_twice, refused
 from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
-from icechunk_format.tables.writing.result import WriteResult, committed_before
 
 
 class PlanIsOld(Exception):
@@ -208,7 +210,7 @@ def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WriteP
     """Return the new plan with the arrays that tasks wrote; raise if one was changed."""
     plan = first.plan
     changed = {*first.manifests, *dict(plan.resized)}
-    kept: dict[str, ArrayTarget] = {}
+    kept: dict[str, WriteTarget] = {}
     for name, old in plan.arrays.items():
         if old.old_shape is not None and old.path not in changed:
             continue
@@ -236,7 +238,7 @@ def _same_arrays(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> WriteP
     return replace(now, parts=tuple(parts), created=created)
 
 
-def _is_encoded_alike(one: ArrayTarget, other: ArrayTarget) -> bool:
+def _is_encoded_alike(one: WriteTarget, other: WriteTarget) -> bool:
     # Attributes that do not affect the encoding of values may change during a write.
     documents = one.metadata.raw, other.metadata.raw
     return same_aspects(*documents, members=["data_type"], attributes=(*CF_KEYS, "dtype"))

@@ -16,8 +16,9 @@ from icechunk_format.grid.boxes import beyond
 from icechunk_format.grid.chunk_moves import ChunkMoves, spread
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
-from icechunk_format.groups.variable import array_at, arrays_in
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.groups import arrays_in
+from icechunk_format.groups.changing import ArrayTarget
+from icechunk_format.groups.variable import array_at
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.tables.writing.replanning.conflicts import refused

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 

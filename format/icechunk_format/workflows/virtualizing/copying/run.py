@@ -19,12 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
-from icechunk_format.tables.cf.decode import VariableDecoder, attribute_decoder
-from icechunk_format.tables.cf.encode import variable_encoder
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.tables.writing.storing import TaskFiles
+from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, variable_encoder
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of

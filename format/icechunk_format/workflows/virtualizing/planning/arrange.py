@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError
-from icechunk_format.tables.cf.times import parse_time_units
+from icechunk_format.tables.cf import parse_time_units
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 

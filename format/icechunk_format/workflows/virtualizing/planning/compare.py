@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.repository.changes.meaning import MISSING, OF_VALUES, PACKING
-from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, canonical_calendar
+from icechunk_format.tables.cf import GREGORIAN_CALENDARS, canonical_calendar
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
 
 if TYPE_CHECKING:

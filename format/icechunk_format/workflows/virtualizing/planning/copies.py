@@ -18,14 +18,8 @@ from typing import Any, Final, Literal
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
 from icechunk_format.repository.changes.meaning import MISSING, PACKING
-from icechunk_format.tables.cf.decode import attribute_decoder
-from icechunk_format.tables.cf.encode import missing_value
-from icechunk_format.tables.writing.columns.checks import CF_KEYS
-from icechunk_format.tables.writing.columns.new_arrays import (
-    codecs_of,
-    described_attributes,
-    named_type,
-)
+from icechunk_format.tables.cf import attribute_decoder, missing_value
+from icechunk_format.tables.writing import CF_KEYS, codecs_of, described_attributes, named_type
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
 from icechunk_format.zarr.codecs.build import default_codecs
 from icechunk_format.zarr.fill_values import default_fill_value, encode_fill_value

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.node_path import NodePath, name
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError
-from icechunk_format.groups.variable import Variable
-from icechunk_format.tables.writing.part import Destination, path_in
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import Destination, path_in
 from icechunk_format.workflows.virtualizing.planning.arrange import Along, FileSpan
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,

@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.tables.cf.attributes import numeric_missing
-from icechunk_format.tables.cf.calendars import GREGORIAN_CALENDARS, GREGORIAN_REFORM
-from icechunk_format.tables.cf.encode_times import stored_times
-from icechunk_format.tables.cf.round_trip import changed_times
-from icechunk_format.tables.cf.times import (
+from icechunk_format.tables.cf import (
+    GREGORIAN_CALENDARS,
+    GREGORIAN_REFORM,
     MICROSECONDS_PER_DAY,
     NOT_A_TIME,
     TimeScale,
+    changed_times,
+    numeric_missing,
     parse_time_units,
+    stored_times,
 )
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.variable import Variable
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, path_in
-from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import ArrayTarget, ChunkValues, Destination, path_in
 from icechunk_format.workflows.virtualizing.copying.plan import (
     CopiedParts,
     is_aligned,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from icechunk_format.tables.writing.part import ArrayTarget
-from icechunk_format.tables.writing.storing import ChunkValues
+from icechunk_format.groups.changing import ArrayTarget, ChunkValues
 from icechunk_format.workflows.virtualizing.references.manifests import (
     MovedBox,
     ReferencesTask,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.tables.cf.times import has_varying_unit
+from icechunk_format.tables.cf import has_varying_unit
 from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_array_metadata
 
 if TYPE_CHECKING:

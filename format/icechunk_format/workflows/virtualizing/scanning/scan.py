@@ -36,9 +36,9 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
+from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.chunks.virtual_url import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
-from icechunk_format.tables.writing.part import Destination
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import (
     Header,

@@ -8,13 +8,16 @@ from helpers.raised import raises
 
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.groups.changing import (
+    ArraysCommit,
+    ArrayTarget,
+    TaskFiles,
+    commit_arrays,
+    open_destination,
+)
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
-from icechunk_format.tables.writing.commit_arrays import ArraysCommit, commit_arrays
-from icechunk_format.tables.writing.part import ArrayTarget
-from icechunk_format.tables.writing.prepare import open_destination
-from icechunk_format.tables.writing.storing import TaskFiles
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
 

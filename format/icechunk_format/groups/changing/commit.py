@@ -17,12 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from icechunk_format.groups.changing.destination import branch_missing
+from icechunk_format.groups.changing.targets import ArrayTarget, Destination, TaskReceipt
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.node_path import NodePath, ancestors, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from icechunk_format.groups.changing.containers import add_containers
+from icechunk_format.groups.changing.result import WriteResult, find_committed, txn_metadata
+from icechunk_format.groups.changing.storing import ChunkValues
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
@@ -35,15 +40,6 @@ from icechunk_format.repository.commit.commit import CommitResult, Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.storage.location import Location
-from icechunk_format.tables.writing.chunks.containers import add_containers
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
-from icechunk_format.tables.writing.prepare import branch_missing
-from icechunk_format.tables.writing.result import (
-    WriteResult,
-    find_committed,
-    txn_metadata,
-)
-from icechunk_format.tables.writing.storing import ChunkValues
 from icechunk_format.zarr.new_nodes import build_group_metadata
 from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_group_metadata
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from icechunk_format.groups.changing.targets import ArrayTarget, Destination, TaskReceipt
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import NodeId
@@ -25,7 +26,6 @@ from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import timed
-from icechunk_format.tables.writing.part import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.chain import ChunkCodecs
 from icechunk_format.zarr.fill_values import is_all_fill

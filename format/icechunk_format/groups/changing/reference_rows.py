@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from icechunk_format.groups.changing.targets import ArrayTarget
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs, inline_refs, virtual_refs
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
-from icechunk_format.tables.writing.chunks.containers import (
+from icechunk_format.groups.changing.containers import (
     NAMED,
     authorized_prefixes,
     outside_of,
     prefixes_of,
 )
-from icechunk_format.tables.writing.part import ArrayTarget
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
 
 if TYPE_CHECKING:
     from icechunk_format.repository.chunks.source import ChunkSource

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from icechunk_format.groups.read_ahead import read_ahead
+from icechunk_format.groups import read_ahead
 
 
 def run(blocks, *, fetch=lambda b: b, decode=lambda _, f: f, cost=lambda _: 1, max_bytes=4):
