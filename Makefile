@@ -3,6 +3,7 @@
 
 VENV    := .venv
 SPARK40 := .venv-spark-4.0
+DEMO    := .venv-demo
 PY      := $(VENV)/bin/python
 SECONDS  = 300
 BATCHES  = 1000
@@ -18,8 +19,9 @@ PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
 
-demo: $(VENV)/.ready java  ## write climate data to a local repository, read it with Spark, and draw two pictures
-	$(PY) examples/demo.py
+demo: java $(DEMO)/.ready  ## write climate data to a local repository, read it with Spark, and draw two pictures
+	@echo "running examples/demo.py: Spark starts, reads, writes and draws (less than a minute)"
+	@$(DEMO)/bin/python examples/demo.py
 
 cluster: $(VENV)/.ready java  ## run the services of docker-compose.yml as processes (S3, a Spark cluster), and the demo and a week of operations on them
 	$(PY) deploy/as_processes.py $(ARGS)
@@ -96,7 +98,7 @@ format: $(VENV)/.ready  ## format the code, and update the generated tables of t
 	PYTHONPATH=tests $(PY) tests/helpers/manual.py
 
 clean:  ## remove the environments and the output of tests
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) $(DEMO) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java
@@ -105,6 +107,14 @@ $(VENV)/.ready: pyproject.toml
 	@python=$$(.ci/find-python) && echo "making $(VENV) with $$python (a few minutes, once)" && "$$python" -m venv --clear $(VENV)
 	@$(call PIP,$(VENV)) install "pip>=25.1"
 	@$(call PIP,$(VENV)) install --editable . "pyspark[connect]==4.3.0" --group test --group conformance --group check --group docs
+	@touch $@
+
+# Only what the demo needs, with the pandas that the extra allows; no packages of tests and checks.
+$(DEMO)/.ready: pyproject.toml
+	@python=$$(.ci/find-python) && echo "making $(DEMO) with $$python (once)" && "$$python" -m venv --clear $(DEMO)
+	@$(call PIP,$(DEMO)) install "pip>=25.1"
+	@echo "installing Spark (the largest part), pandas, xarray, icechunk, matplotlib and sample data"
+	@$(call PIP,$(DEMO)) install --editable ".[spark]" "pyspark==4.3.0" --group demo
 	@touch $@
 
 $(VENV)/spark-classes.jsa: tests/helpers/spark/loaded_classes.py $(VENV)/.ready | java

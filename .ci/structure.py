@@ -30,9 +30,9 @@ PACKAGES = (ROOT / "format" / "icechunk_format", ROOT / "icechunk_spark")
 MOST_LINES = {
     "icechunk_format": 500,
     "zarr": 3_700,
-    "command_line": 3_700,
-    "tables": 18_400,
-    "groups": 1_900,
+    "command_line": 4_000,
+    "tables": 17_700,
+    "groups": 3_200,
     "display": 1_300,
     "drafts": 1_400,
     "grid": 1_500,
@@ -40,9 +40,9 @@ MOST_LINES = {
     "options": 2_500,
     "repository": 10_800,
     "encoding": 9_600,
-    "storage": 4_600,
-    "workflows": 19_900,
-    "icechunk_spark": 11_000,
+    "storage": 4_800,
+    "workflows": 24_200,
+    "icechunk_spark": 12_500,
 }
 MOST_FILES_IN_A_FOLDER = 12
 MOST_LINES_IN_A_MODULE = 700

@@ -68,6 +68,7 @@ BENCHMARKS = {
     "mirror": ("workflows.mirror", True),
     "rechunk": ("workflows.rechunking", True),
     "map_blocks": ("workflows.blocks", True),
+    "analyst": ("workflows.analyst", True),
     "streams": ("workflows.streams", False),
     "observe": ("workflows.observing", True),
 }

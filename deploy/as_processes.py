@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 COMPOSE_FILE = Path(__file__).parents[1] / "docker-compose.yml"
 DRIVERS = ("driver", "operations")  # one after the other
 LOOPBACK = "127.0.0.1"
+SECONDS_BETWEEN_LINES = 10
 KNOWN_KEYS = {
     "build", "command", "depends_on", "deploy", "entrypoint", "environment", "expose",
     "healthcheck", "image", "ports", "restart", "volumes",
@@ -73,15 +74,19 @@ class Instance:
             )
 
     def wait_until_healthy(self) -> None:
-        """Repeat the service's health check as Compose does."""
+        """Repeat the service's health check as Compose does; print a line now and then."""
         if self.health is None or self.process is None:
             raise RuntimeError(f"service {self.service} has no health check to wait for")
+        started = reported = time.monotonic()
         for _ in range(self.retries):
             if self.process.poll() is not None:
                 break
             done = subprocess.run(self.health, env=self.environment, capture_output=True)
             if done.returncode == 0:
                 return
+            if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
+                reported = time.monotonic()
+                print(f"waiting for {self.service} ({reported - started:.0f} s)", flush=True)
             time.sleep(self.interval)
         tail = self.log.read_text(errors="replace")[-3000:]
         raise RuntimeError(f"service {self.service} did not become healthy; its log ends:\n{tail}")
@@ -326,6 +331,7 @@ def main() -> int:
 
 def _drive(driver: Instance) -> int:
     """Run a driver to its end, and return its exit code."""
+    print(f"starting {driver.service}: Spark's first lines take a while", flush=True)
     driver.start(output=sys.stdout.fileno())
     try:
         code = driver.process.wait() if driver.process else 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import icechunk_spark.compatibility  # noqa: F401 - first, since older releases lack modules
 from icechunk_format.names import loaded_on_use
 from icechunk_format.version import __version__ as __version__
 from icechunk_spark.queries.read import read
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.rechunk import rechunk
+    from icechunk_spark.reducing.reduce import reduce
     from icechunk_spark.sampling.sample import sample
+    from icechunk_spark.sql.catalog import attach, tables
     from icechunk_spark.sql.view import view
     from icechunk_spark.virtualizing.virtualize import virtualize
 
@@ -50,6 +53,7 @@ __all__ = [
     "IcechunkDataSource",
     "Measures",
     "VirtualizeResult",
+    "attach",
     "combine_summaries",
     "delete",
     "estimate",
@@ -61,8 +65,10 @@ __all__ = [
     "read",
     "read_blocks",
     "rechunk",
+    "reduce",
     "register",
     "sample",
+    "tables",
     "to_xarray",
     "unregister",
     "view",
@@ -85,8 +91,10 @@ __getattr__, __dir__ = loaded_on_use(
         ".mapping.map_blocks": ["map_blocks", "read_blocks"],
         ".mirroring.copy": ["mirror"],
         ".rechunking.rechunk": ["rechunk"],
+        ".reducing.reduce": ["reduce"],
         ".sampling.sample": ["sample"],
         ".reading.to_xarray": ["to_xarray"],
+        ".sql.catalog": ["attach", "tables"],
         ".sql.view": ["view"],
         ".virtualizing.virtualize": ["virtualize"],
         ".maintenance": ["maintenance"],

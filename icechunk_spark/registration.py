@@ -13,10 +13,10 @@ Rules of this file
    since Spark does not pass the query of a batch to functions there.
 3. ``DataFrame.write`` is replaced once per DataFrame class by a property that calls the original
    one, and returns its writer unchanged in unregistered sessions. ``DataFrame.writeStream``,
-   ``SparkSession.read`` and ``SparkSession.readStream`` of classic sessions are replaced in the
-   same way. ``DataFrame.writeTo``
-   refuses icechunk, for which Spark has no catalog tables. `unregister` restores the originals when
-   no registered session remains.
+   ``SparkSession.read``, ``SparkSession.readStream`` and ``SparkSession.sql`` of classic sessions
+   are replaced in the same way. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no
+   catalog tables. The iterator of ``DataFrame.toLocalIterator`` of classic sessions raises errors
+   as ``collect`` does. `unregister` restores the originals when no registered session remains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from weakref import WeakSet
 
@@ -35,10 +35,16 @@ from pyspark.sql.functions import udtf
 from icechunk_format.options.arguments import checked_arguments
 from icechunk_format.options.values import parse_url_prefixes
 from icechunk_spark.changes.stream_writer import PlannedStream
+from icechunk_spark.compatibility import require_supported_spark
+from icechunk_spark.jobs.cancelling import set_progress
+from icechunk_spark.jobs.errors import rows_of_iterator
+from icechunk_spark.jobs.hadoop import settings_of_hadoop
+from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
     NotedOptions,
+    SessionDefaults,
     kept_defaults,
     noting,
     set_session_options,
@@ -46,12 +52,16 @@ from icechunk_spark.jobs.session_options import (
 from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
 from icechunk_spark.reading.metrics import accumulator_of
-from icechunk_spark.source import IcechunkDataSource
+from icechunk_spark.source import IcechunkDataSource, source_of
+from icechunk_spark.sql.refusals import checked_sql
 from icechunk_spark.sql.table_function import function_of
 from icechunk_spark.writing.write import PlannedSave
 
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
+
+    # Not checked as an argument, whose message would show it.
+    from icechunk_format.storage.credentials import Source as CredentialsSource
 
 #: Reader of ``format("icechunk")``: a function for `mapInArrow`, or Spark's data source.
 Reader = Literal["function", "source"]
@@ -78,7 +88,9 @@ def register(
     reader: Reader = "function",
     virtual_authorize: Sequence[str] = (),
     storage_from_spark: bool = False,
+    credentials: Mapping[str, CredentialsSource] | None = None,
     pushdown: bool | None = None,
+    progress: bool = False,
 ) -> None:
     """Register the data source ``icechunk`` with a session, with fast reads and planned writes.
 
@@ -102,16 +114,30 @@ def register(
         and writes may fetch virtual chunks.
     storage_from_spark
         Default of the option ``storage.from_spark`` in this session: take credentials, endpoint and
-        region of S3 from Hadoop's settings ``fs.s3a.*``; classic sessions only.
+        region from Hadoop's settings ``fs.s3a.*``, ``fs.azure.*`` and ``fs.gs.*``; classic sessions
+        only.
+    credentials
+        Settings of storages by name, for the option ``credentials`` of this session: ``{"weather":
+        {"key": "...", "secret": "..."}}``, named like ``storage.*`` without the prefix. Instead of
+        settings, a function without arguments may return them; with ``expires_at``, a time, it is
+        called again before that time, otherwise after five minutes. Names are also looked up in
+        Spark's configuration, as ``spark.icechunk.credentials.weather.secret``, and in the
+        environment, as "ICECHUNK_CREDENTIALS__WEATHER__SECRET".
     pushdown
         If False, queries of a classic session read all cells of their reads, to compare; as ``SET
         icechunk.pushdown = false``. None leaves the setting as it is; without it, a query reads
         only what its conditions, columns and limits need.
+    progress
+        If True, each job that a function of this package runs shows a bar with its description, in
+        the notebook or terminal (``pip install 'icechunk-spark[progress]'``).
 
     Raises
     ------
     InvalidInputError
-        An argument has another type, or a prefix is not a URL.
+        An argument has another type, a prefix is not a URL, or Spark's configuration has a
+        credential under a name that Spark does not redact.
+    UnsupportedError
+        The server has a release before Spark 4.0.
 
     Examples
     --------
@@ -119,27 +145,25 @@ def register(
     >>> icechunk_spark.register(spark)  # doctest: +SKIP
     >>> df = spark.read.format("icechunk").load("s3://bucket/weather")  # doctest: +SKIP
     """
+    # The server of a Connect client may be older than the client.
+    require_supported_spark(getattr(spark, "version", None), "the server")
     defaults: dict[str, Any] = {}
     if virtual_authorize:
         prefixes = json.dumps(virtual_authorize)
         defaults["virtual.authorize"] = list(parse_url_prefixes("virtual_authorize", prefixes))
     if storage_from_spark:
+        settings_of_hadoop(spark)  # raises in a client of Connect, before anything changes
         defaults["storage.from_spark"] = "true"
+    set_profiles(spark, credentials)
     set_session_options(spark, defaults)
+    set_progress(spark, progress)
     if pushdown is not None:
         spark.conf.set(PUSHDOWN, str(pushdown).lower())
     module = _frame_module(spark)
-    if spark not in _registered[module] and not _is_known(spark):
-        try:
-            spark.dataSource.register(IcechunkDataSource)
-        except PySparkException as error:
-            # Spark 4.0 and 4.1 refuse to replace the class that the lookup found, which is this
-            # class.
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
-    handler = function_of(accumulator_of(spark), *kept_defaults(spark))
-    table_function = cast("UserDefinedTableFunction", udtf(handler, useArrow=True))
-    spark.udtf.register(IcechunkDataSource.name(), table_function)
+    session = kept_defaults(spark)
+    _register_source(spark, session)
+    table_function = udtf(function_of(accumulator_of(spark), session), useArrow=True)
+    spark.udtf.register(IcechunkDataSource.name(), cast("UserDefinedTableFunction", table_function))
     _registered[module].add(spark)
     _unregistered.discard(spark)
     _replace_write(module)
@@ -164,15 +188,32 @@ def unregister(spark: SparkSession) -> None:
     >>> icechunk_spark.unregister(spark)  # doctest: +SKIP
     """
     set_session_options(spark, {})
+    set_progress(spark, False)
+    set_profiles(spark, None)
+    _register_source(spark, SessionDefaults())
     spark.conf.unset(PUSHDOWN)
     module = _frame_module(spark)
     _registered[module].discard(spark)
     _unregistered.add(spark)
     if not _registered[module]:
-        for name in ("write", "writeStream", "writeTo"):
+        for name in ("write", "writeStream", "writeTo", "toLocalIterator"):
             _put_back(importlib.import_module(module).DataFrame, name)
     if module == _CLASSIC:
         _read_by(spark, None)
+
+
+def _register_source(spark: SparkSession, session: SessionDefaults) -> None:
+    """Register the data source with the defaults of a session, where Spark replaces a source."""
+    if not session and not source_knows_names(spark) and _is_known(spark):
+        return
+    try:
+        spark.dataSource.register(source_of(session))
+    except PySparkException as error:
+        # Spark 4.0 and 4.1 refuse to replace the class that the lookup found, which has no session.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    else:
+        note_source(spark, knows_names=bool(session))
 
 
 def _frame_module(spark: SparkSession) -> str:
@@ -198,6 +239,7 @@ def _replace_write(module: str) -> None:
     _replace(cls, "writeTo", _catalog_write)
     if module == _CLASSIC:
         _replace(cls, "writeStream", planned_by(PlannedStream))
+        _replace(cls, "toLocalIterator", _local_iterator)
 
 
 def _read_by(spark: SparkSession, reader: Reader | None) -> None:
@@ -207,11 +249,13 @@ def _read_by(spark: SparkSession, reader: Reader | None) -> None:
         _readers[_session_id(spark)] = reader
         _replace(cls, "read", _reader_of)
         _replace(cls, "readStream", _stream_reader_of)
+        _replace(cls, "sql", _sql_of)
         return
     _readers.pop(_session_id(spark), None)
     if not _readers:
         _put_back(cls, "read")
         _put_back(cls, "readStream")
+        _put_back(cls, "sql")
 
 
 def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -225,6 +269,17 @@ def _catalog_write(frame: Any, write_to: Callable[[str], Any]) -> Callable[[str]
     return noted
 
 
+def _local_iterator(frame: Any, iterate: Callable[..., Any]) -> Callable[..., Any]:
+    if frame.sparkSession in _unregistered:
+        return iterate
+
+    @functools.wraps(iterate)
+    def iterated(*arguments: Any, **options: Any) -> Any:
+        return rows_of_iterator(iterate(*arguments, **options))
+
+    return iterated
+
+
 def _reader_of(spark: Any, reader: Any) -> Any:
     chosen = _readers.get(_session_id(spark))
     if chosen is None:
@@ -234,6 +289,10 @@ def _reader_of(spark: Any, reader: Any) -> Any:
 
 def _stream_reader_of(spark: Any, reader: Any) -> Any:
     return noting(reader, DefaultsLoad) if _session_id(spark) in _readers else reader
+
+
+def _sql_of(spark: Any, sql: Callable[..., Any]) -> Callable[..., Any]:
+    return checked_sql(spark, sql) if _session_id(spark) in _readers else sql
 
 
 def _session_id(spark: Any) -> str:

@@ -1,5 +1,7 @@
 """Converts the columns of a table to Spark's schema, and Spark's schema to Arrow's.
 
+Long because both directions share one list of types.
+
 Rules of this file
 ------------------
 1. Types are built in Python: ``StructType.fromDDL`` needs a SparkContext, and Spark's planner
@@ -19,7 +21,7 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -53,8 +55,17 @@ if TYPE_CHECKING:
 #: Key of a field's metadata that holds the metadata of the column.
 METADATA_KEY: Final = "icechunk"
 
+#: Key of a field's metadata that holds the role of a column of `sample` and `zonal`. Writers ignore
+#: it, so that these results are written like other rows.
+RESULT_KEY: Final = "icechunk_result"
+
 #: Key of a column's metadata that holds the repository and snapshot of rows read from a branch.
 BASE_KEY: Final = "base"
+
+# Attributes that name other arrays of the grid.
+_OF_THE_GRID: Final = frozenset({"coordinates", "grid_mapping", "cell_measures", "bounds"})
+
+ResultRole = Literal["row", "dimension", "labels", "value"]
 
 # Key for JSON that Spark's metadata do not support, stored as a string.
 _AS_JSON_STRING: Final = "$json"
@@ -66,7 +77,12 @@ _BYTES_OF_A_STRING: Final = 20
 
 def quoted(name: str) -> SparkColumn:
     """Return the column called exactly `name`, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted_name(name))
+
+
+def quoted_name(name: str) -> str:
+    """Return a name for SQL, with dots and backticks as part of it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def spark_type(arrow_type: pa.DataType) -> DataType:
@@ -334,6 +350,21 @@ def with_base(schema: StructType, base: Mapping[str, str] | None) -> StructType:
 def column_metadata(field: StructField) -> dict[str, Any]:
     """Return the column metadata of a field read from a repository; empty for other fields."""
     held = (field.metadata or {}).get(METADATA_KEY)
+    return dict(_as_given(held)) if isinstance(held, dict) else {}
+
+
+def result_field(field: StructField, role: ResultRole, **described: Any) -> StructField:
+    """Return a field of a result of `sample` or `zonal` with its role in a dataset."""
+    attributes = described.get("attributes") or {}
+    own = {key: value for key, value in attributes.items() if key not in _OF_THE_GRID}
+    held = _held_by_spark({"role": role, **described, "attributes": own})
+    metadata = {**(field.metadata or {}), RESULT_KEY: held}
+    return StructField(field.name, field.dataType, field.nullable, metadata)
+
+
+def result_metadata(field: StructField) -> dict[str, Any]:
+    """Return the role of a field of such a result, and what describes it; empty for others."""
+    held = (field.metadata or {}).get(RESULT_KEY)
     return dict(_as_given(held)) if isinstance(held, dict) else {}
 
 

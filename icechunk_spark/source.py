@@ -16,8 +16,9 @@ Rules of this file
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -29,11 +30,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError
-from icechunk_format.options.declare import fold_name
+from icechunk_format.options.declare import Call, fold_name
+from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import parse_read_options
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_spark.jobs.errors import errors_on_one_line
+
+if TYPE_CHECKING:
+    from icechunk_format.options.write import Mode
+    from icechunk_spark.jobs.session_options import SessionDefaults
 
 
 class IcechunkDataSource(DataSource):
@@ -55,19 +61,27 @@ class IcechunkDataSource(DataSource):
     _pinned_snapshot: str | None = None
     # The id of the snapshot since which changes are read.
     _pinned_since: str | None = None
+    # The defaults of the session, of the class that `source_of` returns.
+    _session: SessionDefaults | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Pin the snapshot before Spark sends the instance to the JVM: see rule 2."""
         if self._pinned_snapshot is None:
             # A missing repository may be created before the action; the reader reports errors.
             with suppress(IcechunkError):
-                options = parse_read_options(self.options, "read", "readStream")
+                options = parse_read_options(self._given(), "read", "readStream")
                 # Heavy (the repository layer): see rule 1.
                 from icechunk_spark.reading.plan import resolve_read
 
                 self._pinned_snapshot = resolve_read(options)
                 self._pin_since(options)
         return self.__dict__
+
+    def _given(self, call: Call = "read") -> Mapping[str, Any]:
+        """Return the options, with the defaults of the session."""
+        if self._session is None:
+            return self.options
+        return option_strings(self._session.applied(dict(self.options), "", call))
 
     def _pin_since(self, options: ReadRequest) -> None:
         if options.changes_since is not None and self._pinned_since is None:
@@ -88,7 +102,7 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.schema import with_base
 
         with errors_on_one_line(is_planner=True):
-            options = parse_read_options(self.options, "read", "readStream")
+            options = parse_read_options(self._given(), "read", "readStream")
             opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             self._pin_since(options)
@@ -101,7 +115,7 @@ class IcechunkDataSource(DataSource):
         from icechunk_spark.reading.plan import open_read
 
         with errors_on_one_line(is_planner=True):
-            options = parse_read_options(self.options)
+            options = parse_read_options(self._given())
             opened = open_read(options, self._pinned_snapshot)
             self._pinned_snapshot = opened.snapshot
             return opened.reader(schema, since=self._pinned_since)
@@ -115,7 +129,7 @@ class IcechunkDataSource(DataSource):
             # A view may read timestamps in UTC, so that Spark does not convert inserted ones.
             options = {
                 name: value
-                for name, value in self.options.items()
+                for name, value in self._given("write").items()
                 if fold_name(name).replace("_", "").replace(".", "") != "timestamptype"
             }
             request = parse_write_options(options, mode="overwrite" if overwrite else "append")
@@ -128,7 +142,7 @@ class IcechunkDataSource(DataSource):
         # Heavy (Arrow, NumPy): see rule 1.
         from icechunk_spark.changes.source import IcechunkStreamReader
 
-        return IcechunkStreamReader(self.options, schema)
+        return IcechunkStreamReader(self._given("readStream"), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of one batch in a session that is not registered.
@@ -139,9 +153,8 @@ class IcechunkDataSource(DataSource):
         tasks.
         """
         with errors_on_one_line(is_planner=True):
-            request = parse_write_options(
-                self.options, "writeStream", mode="overwrite" if overwrite else "append"
-            )
+            mode: Mode = "overwrite" if overwrite else "append"
+            request = parse_write_options(self._given("writeStream"), "writeStream", mode=mode)
         # Heavy (Arrow, NumPy, the layer of tables): see rule 1.
         from icechunk_spark.changes.batches import (
             check_stream,
@@ -161,3 +174,15 @@ class IcechunkDataSource(DataSource):
                 raise
             return StagedStreamWriter(request, schema, refused=error)
         return StagedStreamWriter(request, schema, group=group)
+
+
+def source_of(session: SessionDefaults) -> type[IcechunkDataSource]:
+    """Return the data source of a session with its defaults.
+
+    Spark pickles the class with the defaults, and shows neither.
+    """
+
+    class OfSession(IcechunkDataSource):
+        _session = session
+
+    return OfSession if session else IcechunkDataSource

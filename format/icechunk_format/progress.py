@@ -64,7 +64,7 @@ def phase(
     if progress is None or progress is False or total == 0:
         yield lambda _: None
         return
-    with _bar(what, total) if progress is True else nullcontext(progress) as report:
+    with bar(what, total) if progress is True else nullcontext(progress) as report:
         done, due = 0, time.monotonic() + _SECONDS_BETWEEN
 
         def advance(steps: int) -> None:
@@ -103,7 +103,14 @@ def counted(
 
 
 @contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Progress]:
+def bar(what: str, total: int | None = None) -> Iterator[Progress]:
+    """Show a bar of tqdm in the notebook or terminal; yield its function.
+
+    Raises
+    ------
+    UnsupportedError
+        tqdm is not installed.
+    """
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
@@ -111,13 +118,13 @@ def _bar(what: str, total: int | None) -> Iterator[Progress]:
             "progress=True needs tqdm, which is not installed: pip install "
             "'icechunk-spark[progress]', or give a function of (done, total, what)"
         ) from error
-    bar = tqdm(desc=what, total=total, unit="")
+    shown = tqdm(desc=what, total=total, unit="")
 
     def report(done: int, total: int | None, _what: str, /) -> None:
-        bar.total = total
-        bar.update(done - bar.n)
+        shown.total = total
+        shown.update(done - shown.n)
 
     try:
         yield report
     finally:
-        bar.close()
+        shown.close()

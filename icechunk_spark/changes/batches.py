@@ -38,6 +38,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write import Mode, WriteRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables.writing.prepare import prepare_write
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import QUERY_ID, described
 from icechunk_spark.schema import write_schema
@@ -154,7 +155,7 @@ class PlannedBatches:
             try:
                 target = f"branch '{request.branch}' of {location_of(request)}"
                 with described(f"stream into {target}: computing batch {number}"):
-                    if batch.isEmpty():
+                    if cancellable(batch, batch.isEmpty):
                         return
                 write_once(request, lambda: run_planned_write(batch, request))
             finally:

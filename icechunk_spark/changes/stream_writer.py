@@ -6,6 +6,8 @@ Rules of this file
 2. `start` checks options, columns and repository first, then lets Spark call a function with each
    batch, which runs a planned write.
 3. The import is cheap, because `icechunk_spark` imports this module.
+4. Spark prints the plan of a failed stream below its error. So its exception has the error of this
+   package as a note, which Python prints last.
 """
 
 from __future__ import annotations
@@ -13,11 +15,38 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.write_request import parse_write_options
+from icechunk_spark.jobs.errors import errors_on_one_line, noted_error, noted_errors
 from icechunk_spark.jobs.session_options import NotedWrite, with_session_options
+
+
+class ReportedQuery(StreamingQuery):
+    """A streaming query whose exceptions end with an error of this package, if it caused them."""
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        """Wait as Spark does."""
+        with noted_errors():
+            return super().awaitTermination(timeout)
+
+    def processAllAvailable(self) -> None:
+        """Wait as Spark does."""
+        with noted_errors():
+            super().processAllAvailable()
+
+    def exception(self) -> StreamingQueryException | None:
+        """Return the exception of the query, as Spark does."""
+        found = super().exception()
+        return None if found is None else noted_error(found)
+
+
+def _reported(query: StreamingQuery) -> StreamingQuery:
+    if type(query) is StreamingQuery:
+        query.__class__ = ReportedQuery
+    return query
 
 
 class PlannedStream(NotedWrite):
@@ -44,7 +73,7 @@ class PlannedStream(NotedWrite):
             started: StreamingQuery = super().start(  # type: ignore[misc]
                 path, format, outputMode, partitionBy, queryName, **options
             )
-            return started
+            return _reported(started)
         self.options(**options)
         texts = self._icechunk_texts(path, partitionBy)
         given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "writeStream")
@@ -56,7 +85,6 @@ class PlannedStream(NotedWrite):
             mode_of,
             refuse_checkpoint_inside,
         )
-        from icechunk_spark.jobs.errors import errors_on_one_line
 
         mode = mode_of(outputMode or self._icechunk_output_mode)
         request = replace(request, mode=mode)
@@ -69,7 +97,7 @@ class PlannedStream(NotedWrite):
             self.queryName(queryName)  # type: ignore[attr-defined]
         self.foreachBatch(PlannedBatches(request, group))  # type: ignore[attr-defined]
         planned: StreamingQuery = super().start()  # type: ignore[misc]
-        return planned
+        return _reported(planned)
 
     def _icechunk_checkpoint(self) -> str | None:
         """Return the location of checkpoints, of the option or of the session."""

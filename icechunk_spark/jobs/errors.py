@@ -24,12 +24,14 @@ import copy
 import logging
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
+from icechunk_spark.compatibility import PAGE
+from icechunk_spark.jobs.cancelling import only_own_jobs
 from icechunk_spark.jobs.session import described
 
 try:
@@ -39,6 +41,7 @@ except ImportError:  # a pure Connect client has no gateway to a JVM
 else:
     _REPORTS = (PySparkException, Py4JError)
 
+_T = TypeVar("_T")
 _log = logging.getLogger("icechunk_spark.jobs")
 _NOTHING_COMMITTED: Final = "Nothing was committed; the same call can be repeated"
 
@@ -46,6 +49,12 @@ _NOTHING_COMMITTED: Final = "Nothing was committed; the same call can be repeate
 _RAISED = re.compile(
     r"^icechunk_format\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\n\s*SQLSTATE|\Z)",
     re.MULTILINE | re.DOTALL,
+)
+
+# A package that tasks need and that the Python of an executor lacks.
+_MISSING: Final = re.compile(
+    r"ModuleNotFoundError: No module named '((?:icechunk_spark|icechunk_format|pyarrow|numpy"
+    r"|obstore|fsspec|s3fs|zstandard|msgpack|yaml|numcodecs|google_crc32c|sqlglot)\b[\w.]*)'"
 )
 
 _BY_NAME: Final = {
@@ -74,6 +83,7 @@ _DEATHS: Final = (
     ),
 )
 _MOST_SHOWN: Final = 300
+_Failure = TypeVar("_Failure", bound=Exception)
 
 
 @contextlib.contextmanager
@@ -105,9 +115,10 @@ def raised_in_tasks(target: str) -> Iterator[None]:
     If an executor or a Python process died at every attempt of Spark, raise StorageError.
     """
     try:
-        yield
+        with only_own_jobs():
+            yield
     except _REPORTS as failure:
-        _raise_error_of_task(failure)
+        raise_error_of_task(failure)
         reason = _reason(failure)
         if reason is None:
             raise
@@ -128,10 +139,10 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
     sentence that describes the state after a failure and the remedy.
     """
     try:
-        with described(what):
+        with described(what), only_own_jobs():
             yield
     except _REPORTS as failure:
-        _raise_error_of_task(failure)
+        raise_error_of_task(failure)
         if "Traceback (most recent call last)" in str(failure):
             raise  # an error of another library, with its traceback
         lines = _lines(str(failure))
@@ -143,13 +154,68 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
         ) from failure
 
 
-def _raise_error_of_task(failure: Exception) -> None:
-    """Raise the error of `icechunk_format.errors` in Spark's report, if it contains one."""
+def rows_of_iterator(rows: Iterator[_T]) -> Iterator[_T]:
+    """Yield rows of ``toLocalIterator``; raise an error of a task as ``collect`` does.
+
+    Spark raises it with the stack of the JVM below it, since the error is the cause of another one.
+    """
+    try:
+        yield from rows
+    except _REPORTS as failure:
+        raised = _converted(getattr(failure, "java_exception", None))
+        raise (failure if raised is None else raised) from None
+
+
+def _converted(reported: Any) -> Exception | None:
+    """Return the first cause of an exception of the JVM for which PySpark has a class."""
+    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+    while reported is not None:
+        found: Exception = convert_exception(reported)
+        if not isinstance(found, UnknownException):
+            return found
+        reported = reported.getCause()
+    return None
+
+
+@contextlib.contextmanager
+def noted_errors() -> Iterator[None]:
+    """Add the error of this package to Spark's exceptions, as `noted_error` does."""
+    try:
+        yield
+    except PySparkException as failure:
+        noted_error(failure)
+        raise
+
+
+def noted_error(failure: _Failure) -> _Failure:
+    """Add the error of this package in Spark's report as a note, which Python prints last."""
+    found = _RAISED.findall(str(failure))
+    if found:
+        name, message = found[-1]
+        note = f"icechunk_format.errors.{name}: {' '.join(message.split())}"
+        if note not in getattr(failure, "__notes__", ()):
+            failure.add_note(note)
+    return failure
+
+
+def raise_error_of_task(failure: Exception) -> None:
+    """Raise the error of `icechunk_format.errors` in Spark's report, if it contains one.
+
+    Also raise UnsupportedError if a task failed because its machine lacks a package.
+    """
     found = _RAISED.findall(str(failure))
     if found and found[-1][0] in _BY_NAME:
         name, message = found[-1]
         _log.debug("a job failed", exc_info=failure)
         raise _BY_NAME[name].from_parts(message.strip(), {}) from None
+    missing = _MISSING.search(str(failure))
+    if missing is not None:
+        raise errors.UnsupportedError(
+            f"the Python of an executor lacks the package '{missing[1]}', which the driver has:"
+            f" install icechunk-spark for this Python on every machine, see {PAGE}",
+            package=missing[1],
+        ) from failure
 
 
 def _reason(failure: Exception) -> str | None:

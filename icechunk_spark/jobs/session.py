@@ -55,6 +55,14 @@ def session_time_zone(spark: SparkSession) -> str:
     return str(spark.conf.get(TIME_ZONE))
 
 
+def session_key(spark: SparkSession | None) -> str:
+    """Return the id of a session, of which Spark makes several Python objects."""
+    jvm_session = getattr(spark, "_jsparkSession", None)
+    if jvm_session is not None:
+        return str(jvm_session.sessionUUID())
+    return str(getattr(spark, "session_id", id(spark)))
+
+
 def cores_of(spark: SparkSession) -> int:
     """Return the approximate number of tasks that run at once."""
     if ".connect" in type(spark).__module__:  # which has no SparkContext
@@ -94,6 +102,11 @@ def described(what: str) -> Iterator[None]:
         if context is not None:
             # None removes the property.
             context.setLocalProperty(_DESCRIPTION, before)
+
+
+def doing() -> str:
+    """Return the description of the jobs of this thread."""
+    return _doing.get()
 
 
 def log_totals(measures: Measures) -> None:

@@ -1,7 +1,7 @@
 """Records the options of Spark's readers and writers, and adds the defaults of a session.
 
 Spark keeps options in the JVM, where Python cannot read them again. The defaults may include
-Hadoop's settings of S3.
+Hadoop's settings of storages.
 
 Rules of this file
 ------------------
@@ -15,8 +15,8 @@ Rules of this file
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
@@ -24,11 +24,24 @@ from icechunk_format.options.declare import Call, fold_name
 from icechunk_format.options.keywords import given_options, option_strings, parse_arguments
 from icechunk_format.options.location import location_of
 from icechunk_format.options.parse import OPTIONS
+from icechunk_format.options.path import split_path
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_boolean
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.options.write_request import parse_change
+from icechunk_format.storage.credentials import Profiles
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import SECRET_WORDS
+from icechunk_spark.jobs.hadoop import options_of_hadoop, settings_of_hadoop, takes_settings
+from icechunk_spark.jobs.profiles import (
+    expanded,
+    is_credentials,
+    profiles_of,
+    sendable,
+    source_knows_names,
+    with_profiles,
+)
+from icechunk_spark.jobs.session import session_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,35 +50,60 @@ if TYPE_CHECKING:
 _defaults: Final[dict[str, dict[str, Any]]] = {}
 _FROM_SPARK: Final = "storagefromspark"
 _AUTHORIZE: Final = "virtual.authorize"
-_HADOOP: Final = {
-    "fs.s3a.access.key": "storage.key",
-    "fs.s3a.secret.key": "storage.secret",
-    "fs.s3a.session.token": "storage.token",
-    "fs.s3a.endpoint": "storage.endpoint_url",
-    "fs.s3a.endpoint.region": "storage.region",
-}
-_S3: Final = re.compile(r"^\W*s3[an]?://", re.IGNORECASE)
 _FETCHING: Final = next(one.calls for one in OPTIONS if one.name == _AUTHORIZE)
 _FORMAT: Final = "icechunk"
 # Classes that Spark's readers and writers get, by the mixin and the class that they had.
 _MADE: Final[dict[tuple[type, type], type]] = {}
 
 
-def kept_defaults(spark: SparkSession) -> tuple[dict[str, Any], dict[str, str] | None]:
-    """Return the defaults of a session and, if they include them, Hadoop's settings of S3.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SessionDefaults:
+    """The defaults of a session, for functions that Spark runs in other processes.
 
-    They are for functions that Spark runs in other processes, which cannot read either.
+    Attributes
+    ----------
+    options
+        Defaults of options.
+    hadoop
+        Hadoop's settings of storages, if the options take settings from them.
+    profiles
+        The named credentials.
     """
-    defaults = _defaults.get(_key(spark), {})
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hadoop: Mapping[str, str] | None = None
+    profiles: Profiles = field(default_factory=Profiles)
+
+    def __bool__(self) -> bool:
+        """Return True if there is any default or name."""
+        return bool(self.options or self.profiles)
+
+    def applied(self, options: Mapping[str, Any], path: object, call: Call) -> dict[str, Any]:
+        """Return the options of a call with the defaults that apply to it."""
+        hadoop = self.hadoop
+        if hadoop is None:  # the option storage.from_spark is refused
+            found = {**defaults_of(options, path, call, self.options), **options}
+        else:
+            found = with_defaults(options, path, call, self.options, lambda: hadoop)
+        return with_profiles(found, self.profiles)
+
+
+def kept_defaults(spark: SparkSession) -> SessionDefaults:
+    """Return the defaults of a session, which Spark's other processes cannot look up."""
+    defaults = _defaults.get(session_key(spark), {})
     uses_hadoop = any(_folded(name) == _FROM_SPARK for name in defaults)
-    return dict(defaults), _of_hadoop(spark) if uses_hadoop else None
+    return SessionDefaults(
+        options=dict(defaults),
+        hadoop=settings_of_hadoop(spark) if uses_hadoop else None,
+        profiles=sendable(profiles_of(spark)),
+    )
 
 
 def set_session_options(spark: SparkSession, options: Mapping[str, Any]) -> None:
     """Set the defaults of a session; an empty mapping removes them."""
-    _defaults.pop(_key(spark), None)
+    _defaults.pop(session_key(spark), None)
     if options:
-        _defaults[_key(spark)] = dict(options)
+        _defaults[session_key(spark)] = dict(options)
 
 
 def with_session_options(
@@ -76,11 +114,14 @@ def with_session_options(
 ) -> dict[str, Any]:
     """Return the options of a call with the defaults of the session, and with Spark's settings.
 
-    Defaults that do not apply are left out: Hadoop's settings of S3 for other storages, and
-    authorized prefixes for calls that fetch no virtual chunks.
+    Defaults that do not apply are left out: Hadoop's settings of other storages, and authorized
+    prefixes for calls that fetch no virtual chunks. Names of credentials become credentials.
     """
-    defaults = _defaults.get(_key(spark), {})
-    return with_defaults(options, path, call, defaults, lambda: _of_hadoop(spark))
+    defaults = _defaults.get(session_key(spark), {})
+    found = with_defaults(options, path, call, defaults, lambda: settings_of_hadoop(spark))
+    if not any(is_credentials(name, value) for name, value in found.items()):
+        return found
+    return with_profiles(found, profiles_of(spark))
 
 
 def with_defaults(
@@ -90,16 +131,26 @@ def with_defaults(
     defaults: Mapping[str, Any],
     of_hadoop: Callable[[], Mapping[str, str]],
 ) -> dict[str, Any]:
-    """Return the options of a call with defaults; `of_hadoop` returns Hadoop's settings of S3."""
+    """Return the options of a call with defaults; `of_hadoop` returns Hadoop's settings."""
     found = {name: value for name, value in options.items() if value is not None}
     found |= defaults_of(found, path, call, defaults)
     asked = [name for name in found if _folded(name) == _FROM_SPARK]
     wanted = [parse_boolean("storage.from_spark", str(found.pop(name))) for name in asked]
-    if any(wanted) and _is_on_s3(found, path):
-        for name, value in of_hadoop().items():
-            if not _has(found, name):
-                found[name] = value
+    url = _url_of(found, path)
+    if not any(wanted) or not takes_settings(url) or _has(found, "credentials"):
+        return found
+    # Half of two pairs of credentials would be neither.
+    has_own = any(_folded(name).startswith("storage") and _is_secret(name) for name in found)
+    for name, value in options_of_hadoop(url, of_hadoop()).items():
+        if not _has(found, name) and not (has_own and _is_secret(name)):
+            found[name] = value
     return found
+
+
+def _is_secret(name: str) -> bool:
+    """Return True if an option of the storage is a credential, or declines them."""
+    word = _folded(name).removeprefix("storage")
+    return word == "anon" or SECRET_WORDS.search(word) is not None
 
 
 def defaults_of(
@@ -143,8 +194,17 @@ def workflow_target(
 ) -> Location:
     """Return the location of the result of a function; `to_options` replace `options`."""
     if to_options is None:
-        to_options = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
+        to_options = storage_settings(options)
     return session_location(spark, to, to_options)
+
+
+def storage_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the storage of a repository among those of a call."""
+    return {
+        name: value
+        for name, value in options.items()
+        if fold_name(name).startswith("storage") or fold_name(name) == "credentials"
+    }
 
 
 def active_session() -> SparkSession:
@@ -168,12 +228,12 @@ def _fetches(options: Mapping[str, Any], path: object, call: Call) -> bool:
     return "#" not in str(path) and not _has(options, "table") and layout != "refs"
 
 
-def _is_on_s3(options: Mapping[str, Any], path: object) -> bool:
-    """Return True if the path of a call, or the option with the path, is a URL of S3."""
+def _url_of(options: Mapping[str, Any], path: object) -> str:
+    """Return the path of a call, or of the option with the path, without a metadata table."""
     paths = path if isinstance(path, list | tuple) else [path]
     if not any(paths):
         paths = [value for name, value in options.items() if fold_name(name) in ("path", "paths")]
-    return any(_S3.search(str(one)) is not None and "::" not in str(one) for one in paths)
+    return split_path(str(paths[0]).strip())[0] if paths and paths[0] else ""
 
 
 def _has(options: Mapping[str, Any], name: str) -> bool:
@@ -182,31 +242,6 @@ def _has(options: Mapping[str, Any], name: str) -> bool:
 
 def _folded(name: str) -> str:
     return fold_name(name).replace(".", "").replace("_", "").replace("-", "")
-
-
-def _of_hadoop(spark: SparkSession | None) -> dict[str, str]:
-    context = getattr(spark, "_jsc", None)
-    if context is None:
-        raise UnsupportedError(
-            "storage.from_spark needs a classic session, since a client of Connect cannot read"
-            " Hadoop's settings: set storage.key, storage.secret and storage.region",
-            option="storage.from_spark",
-        )
-    settings = context.hadoopConfiguration()
-    found = {ours: settings.get(theirs) for theirs, ours in _HADOOP.items()}
-    kept = {name: str(value) for name, value in found.items() if value}
-    endpoint = kept.get("storage.endpoint_url")
-    if endpoint is not None and "://" not in endpoint:
-        uses_tls = str(settings.get("fs.s3a.connection.ssl.enabled") or "true").lower() == "true"
-        kept["storage.endpoint_url"] = f"http{'s' if uses_tls else ''}://{endpoint}"
-    return kept
-
-
-def _key(spark: SparkSession | None) -> str:
-    jvm_session = getattr(spark, "_jsparkSession", None)
-    if jvm_session is not None:
-        return str(jvm_session.sessionUUID())
-    return str(getattr(spark, "session_id", id(spark)))
 
 
 class NotedOptions:
@@ -256,7 +291,12 @@ class DefaultsLoad(NotedOptions):
         self.options(**options)
         if self._is_ours():
             noted = self._icechunk_options
-            given = option_strings(with_session_options(self._spark, noted, path))
+            given = with_session_options(self._spark, noted, path)
+            named = {k: v for k, v in noted.items() if v and is_credentials(k, v)}
+            if named and not source_knows_names(self._spark):
+                given |= expanded(named, profiles_of(self._spark))
+                self.options(**dict.fromkeys(named, ""))
+            given = option_strings(given)
             for name, value in given.items():
                 if name not in noted:
                     self.option(name, value)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from icechunk_format.storage.measures import Measures, measured
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import dealt_out, log_totals, together
 from icechunk_spark.jobs.totals import note_job
@@ -34,6 +35,7 @@ _ROWS: Final = StructType([StructField("number", LongType()), StructField("task"
 _RECEIPTS: Final = StructType([StructField("receipt", BinaryType())])
 # Rows of serialized ids are large, and Spark holds a whole batch in memory.
 _ROWS_AT_ONCE: Final = 64
+_NO_COUNTS: Final = Measures()
 #: The part number of rows that hold the counts of a task, which `counted` adds.
 COUNTS: Final = -1
 #: Each task gets its own partition, up to this number.
@@ -56,16 +58,24 @@ def on_executors(
     return collected(rows, lambda batches: map(function, tasks_in(batches)))
 
 
-def collected(rows: DataFrame, step: Callable[[Batches], Iterable[Any]]) -> list[Any]:
-    """Run a step on the rows of each partition, on executors; return what the steps yield."""
-    receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS).collect()
-    return noted(receipt[0] for receipt in receipts)
+def collected(
+    rows: DataFrame,
+    step: Callable[[Batches], Iterable[Any]],
+    earlier: Callable[[], Measures] = Measures,
+) -> list[Any]:
+    """Run a step on the rows of each partition, on executors; return what the steps yield.
+
+    `earlier` returns the counts of the job's other tasks when it has ended.
+    """
+    receipts = rows.mapInArrow(with_receipts(step), _RECEIPTS)
+    found = cancellable(receipts, receipts.collect)
+    return noted((receipt[0] for receipt in found), earlier())
 
 
-def noted(receipts: Iterable[bytes]) -> list[Any]:
+def noted(receipts: Iterable[bytes], earlier: Measures = _NO_COUNTS) -> list[Any]:
     """Add the counts among pickled receipts to the totals of the call; return the others."""
     found = [pickle.loads(bytes(receipt)) for receipt in receipts]
-    measures = sum((one for one in found if isinstance(one, Measures)), Measures())
+    measures = sum((one for one in found if isinstance(one, Measures)), earlier)
     note_job(measures)
     log_totals(measures)
     return [one for one in found if not isinstance(one, Measures)]

@@ -46,6 +46,7 @@ from icechunk_format.options.arguments import checked_call
 from icechunk_format.repository import Repository
 from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
 from icechunk_format.storage.location import Location
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, described
 from icechunk_spark.jobs.session_options import session_location
@@ -179,7 +180,7 @@ class SparkCollector:
         tasks = min(len(parts), cores_of(self.spark))
         found = rows.repartition(tasks, "part").mapInArrow(_counted(task), _PART_IDS)
         with self._doing("ages of snapshots"):
-            ids = found.collect()
+            ids = cancellable(found, found.collect)
             noted(row["ids"] for row in ids if row["part"] == COUNTS)
         old = b"".join(bytes(row["ids"]) for row in ids if row["part"] != COUNTS)
         by_raw = {snapshot_id.raw: snapshot_id for snapshot_id in candidates}
@@ -298,7 +299,7 @@ def _receipts() -> Column:
 
 def _parts_of(sums: DataFrame) -> list[Row]:
     """Collect the sums of parts; add the counts of tasks, in the last column, to the totals."""
-    rows = sums.collect()
+    rows = cancellable(sums, sums.collect)
     noted(receipt for row in rows for receipt in row[-1])
     return [row for row in rows if row["part"] != COUNTS]
 

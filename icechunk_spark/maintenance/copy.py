@@ -41,6 +41,7 @@ from icechunk_format.maintenance.copying.plan import plan_copy
 from icechunk_format.maintenance.copying.publish import hold_copy
 from icechunk_format.maintenance.garbage.parts import part_count
 from icechunk_format.options.arguments import checked_call
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import session_location
@@ -141,7 +142,8 @@ def copy(
         found = work_rows(spark, plan.manifests).mapInArrow(copy_task, spark_struct(_FOUND))
         found = found.persist()
         try:
-            done = found.where(F.col("part") == COUNTS).select("copied").collect()
+            counts = found.where(F.col("part") == COUNTS).select("copied")
+            done = cancellable(counts, counts.collect)
             manifests = sum(noted(row["copied"] for row in done), Copied())
             hold_copy(plan)
             tasks = min(part_count(depth), _WAVES * cores_of(spark))

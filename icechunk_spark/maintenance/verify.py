@@ -35,8 +35,9 @@ from icechunk_format.maintenance.verifying.findings import (
 )
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.options.location import location_of
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.storage.measures import measured
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, log_totals
 from icechunk_spark.jobs.session_options import session_read
@@ -110,7 +111,7 @@ def verify(
         deep=deep,
         max_findings=max_findings,
         authorized=request.virtual_authorize,
-        virtual_options=request.virtual_storage_options,
+        virtual_options=access_of(request).options,
     )
     context = plan.context
     partitions = min(_WAVES * cores_of(spark), MAX_PARTITIONS)
@@ -136,7 +137,7 @@ def verify(
         over_rows(partial(parts.merge_reports, context), REPORT_SCHEMA), spark_struct(REPORT_SCHEMA)
     )
     with raised_in_jobs(f"verifying {location}", _AFTER_FAILURE):
-        plan.report.absorb(row.asDict() for row in found.collect())
+        plan.report.absorb(row.asDict() for row in cancellable(found, found.collect))
         log_totals(plan.report.measures)
     return spark.createDataFrame(finish_verify(plan), schema=spark_struct(FINDINGS_SCHEMA))
 

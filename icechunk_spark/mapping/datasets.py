@@ -13,12 +13,13 @@ from __future__ import annotations
 import base64
 import functools
 import inspect
+import json
 import struct
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -27,9 +28,12 @@ import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.workflows.mapping.blocks import Block, StoredArray
+from icechunk_format.workflows.mapping.blocks import Block, OtherArrays, StoredArray
 from icechunk_format.workflows.mapping.placing import Layout, Result
 from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
+
+# Larger labels are decoded for each block.
+_LABEL_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +81,14 @@ class DatasetFunction:
         return layouts, attributes
 
     def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
     ) -> tuple[list[Result], dict[str, Any]]:
         """Return the encoded variables of a block, and the attributes of the dataset."""
-        returned = self.call(block, arrays, attributes)
+        returned = self.call(block, arrays, attributes, others)
         if isinstance(returned, xr.DataArray):
             name = "result" if returned.name is None else returned.name
             returned = returned.to_dataset(name=name)
@@ -112,9 +120,10 @@ class DatasetFunction:
         arrays: Mapping[str, StoredArray],
         attributes: Mapping[str, Any],
         schema: pa.Schema,
+        others: Sequence[OtherArrays] = (),
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the function returns for a block."""
-        returned = self.call(block, arrays, attributes)
+        returned = self.call(block, arrays, attributes, others)
         if returned is None:
             return
         if isinstance(returned, pd.DataFrame):
@@ -167,14 +176,19 @@ class DatasetFunction:
         return results, plain_attributes(attrs, f"the dataset {where}")
 
     def call(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
     ) -> Any:
-        """Call the function with the dataset of a block, and the block if it takes two."""
+        """Call the function with the datasets of a block, and the block if it takes one more."""
         dataset = _around(dataset_of(arrays, attributes), block)
+        datasets = [dataset, *(_labelled(other, dataset) for other in others)]
         try:
-            if _takes_block(self.function):
-                return self.function(dataset, block)
-            return self.function(dataset)
+            if _takes_more(self.function, len(datasets)):
+                return self.function(*datasets, block)
+            return self.function(*datasets)
         except IcechunkError:
             raise
         except Exception as error:
@@ -208,40 +222,103 @@ class DatasetFunction:
 
 def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any]) -> xr.Dataset:
     """Return stored arrays as a decoded dataset in memory."""
-    variables = {}
-    for name, array in arrays.items():
-        given = dict(array.attributes)
-        fill = given.get("_FillValue")
-        if isinstance(fill, str) and array.values.dtype.kind in "fc":
-            given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
-        # Functions may change values in place, as those of datasets that xarray has loaded.
-        values = np.require(array.values, requirements="W")
-        variables[name] = xr.Variable(array.dims, values, given)
-    dataset = xr.Dataset(variables, attrs=dict(attributes))
-    coder = xr.coders.CFDatetimeCoder(use_cftime=True)
-    coders = dict.fromkeys(_cftime_variables(arrays), coder)
-    return xr.decode_cf(dataset, decode_times=coders or True).load()
+    cftime = _cftime_variables(arrays)
+    labels = {} if any("coordinates" in a.attributes for a in arrays.values()) else arrays
+    labels = {name: array for name, array in labels.items() if _is_own_label(name, array)}
+    variables = {n: _stored_variable(a) for n, a in arrays.items() if n not in labels}
+    # The steps of decode_cf, without a dataset of the stored values and its indexes.
+    decoded, attrs, coords = xr.conventions.decode_cf_variables(
+        variables, dict(attributes), decode_times=_coders(cftime)
+    )
+    known = {
+        name: _decoded_label(
+            name,
+            array.values.dtype.str,
+            array.values.tobytes(),
+            json.dumps(array.attributes, sort_keys=True),
+            name in cftime,
+        )
+        for name, array in labels.items()
+    }
+    indexed = xr.Coordinates(
+        {name: variable.copy(deep=False) for name, (variable, _) in known.items()},
+        indexes={name: index for name, (_, index) in known.items()},
+    )
+    dataset = xr.Dataset(decoded, coords=indexed, attrs=attrs)
+    return dataset.set_coords(coords.intersection(decoded)).load()
+
+
+def _stored_variable(array: StoredArray) -> xr.Variable:
+    given = dict(array.attributes)
+    fill = given.get("_FillValue")
+    if isinstance(fill, str) and array.values.dtype.kind in "fc":
+        given["_FillValue"] = struct.unpack("<d", base64.b64decode(fill)[:8])[0]
+    # Functions may change values in place, as those of datasets that xarray has loaded.
+    return xr.Variable(array.dims, np.require(array.values, requirements="W"), given)
+
+
+def _coders(cftime: Sequence[str]) -> Any:
+    return dict.fromkeys(cftime, xr.coders.CFDatetimeCoder(use_cftime=True)) or True
+
+
+def _is_own_label(name: str, array: StoredArray) -> bool:
+    """Return True if an array has small labels that no other array helps to decode."""
+    is_small = array.values.dtype.kind in "iuf" and array.values.nbytes <= _LABEL_BYTES
+    return array.dims == (name,) and is_small and "bounds" not in array.attributes
+
+
+@functools.lru_cache(maxsize=128)
+def _decoded_label(
+    name: str, dtype: str, data: bytes, attributes: str, is_cftime: bool
+) -> tuple[xr.Variable, xr.Index]:
+    """Return the labels of a dimension and their index, which neighbouring blocks share."""
+    stored = StoredArray((name,), np.frombuffer(data, dtype).copy(), json.loads(attributes))
+    decoded, _, _ = xr.conventions.decode_cf_variables(
+        {name: _stored_variable(stored)}, {}, decode_times=_coders([name] if is_cftime else [])
+    )
+    dataset = xr.Dataset(decoded).load()
+    return dataset.variables[name], dataset.xindexes[name]
 
 
 def _cftime_variables(arrays: Mapping[str, StoredArray]) -> list[str]:
     """Return the names of times that xarray decodes to cftime for the whole group."""
-    spans = {
-        name: xr.Variable((f"{name} ends",), array.span, array.attributes)
-        for name, array in arrays.items()
-        if array.span is not None
+    spans = [
+        (name, a.span.dtype.str, a.span.tobytes(), json.dumps(a.attributes, sort_keys=True))
+        for name, a in arrays.items()
+        if a.span is not None
+    ]
+    return _cftime_names(tuple(spans))
+
+
+@functools.lru_cache(maxsize=64)
+def _cftime_names(spans: tuple[tuple[str, str, bytes, str], ...]) -> list[str]:
+    """Return the names of times with these types, first and last values and attributes."""
+    ends = {
+        name: xr.Variable((f"{name} ends",), np.frombuffer(data, dtype), json.loads(attributes))
+        for name, dtype, data, attributes in spans
     }
-    decoded = xr.decode_cf(xr.Dataset(spans))
-    return [str(name) for name, ends in decoded.variables.items() if ends.dtype.hasobject]
+    decoded = xr.decode_cf(xr.Dataset(ends))
+    return [str(name) for name, own in decoded.variables.items() if own.dtype.hasobject]
 
 
-def _takes_block(function: Callable[..., Any]) -> bool:
-    """Return True if a function has a second parameter without default."""
+def _labelled(other: OtherArrays, block: xr.Dataset) -> xr.Dataset:
+    """Return a further source of a block with the labels of the block, so that xarray aligns both.
+
+    Matched labels may differ: as float32 and float64, or by a tolerance.
+    """
+    dataset = dataset_of(other.arrays, other.attributes)
+    shared = [dim for dim in other.labelled if dim in dataset.sizes and dim in block.indexes]
+    return dataset.assign_coords({dim: block.variables[dim] for dim in shared})
+
+
+def _takes_more(function: Callable[..., Any], datasets: int) -> bool:
+    """Return True if a function has more parameters without default than it gets datasets."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters) > 1
+    return sum(p.kind in kinds and p.default is p.empty for p in parameters) > datasets
 
 
 def _trimmed(dataset: xr.Dataset, block: Block) -> xr.Dataset:

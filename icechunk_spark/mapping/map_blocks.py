@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,8 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.options.keywords import own_options
+from icechunk_format.options.declare import fold_name
+from icechunk_format.options.keywords import own_options, path_string
 from icechunk_spark.jobs.session_options import (
     session_change,
     session_read,
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icechunk_format.options.read import ReadRequest
-    from icechunk_format.workflows.mapping import BlocksRequest, MapBlocksResult
+    from icechunk_format.workflows.mapping import (
+        BlocksRequest,
+        MapBlocksResult,
+        OtherRequest,
+    )
 
 Sizes = Mapping[str, int]
 
@@ -46,6 +52,7 @@ def map_blocks(
     variables: Sequence[str] | None = None,
     sel: str | Mapping[str, Any] | None = None,
     isel: str | Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
     to_group: str | None = None,
     to_branch: str = "main",
     to_options: Mapping[str, str] | None = None,
@@ -56,6 +63,7 @@ def map_blocks(
     chunks: Sizes | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     on_error: Literal["fail", "skip"] = "fail",
+    dry_run: bool = False,
     group: str | None = None,
     branch: str | None = None,
     tag: str | None = None,
@@ -82,12 +90,13 @@ def map_blocks(
     path
         Root of the repository that is read.
     function
-        A function that takes the ``xarray.Dataset`` of one block and returns a Dataset or
-        DataArray. The dataset is decoded, in memory, and has all coordinates and attributes. A
-        function with a second parameter also receives the block, with ``index``, ``start`` and
-        ``stop`` by dimension. A dimension of the result is as long as the block, or k times shorter
-        in each block (k divides the blocks). A dimension that is not divided into blocks may have
-        any length or be absent; a new dimension has the same length in each block.
+        A function that takes the ``xarray.Dataset`` of one block, and one of each of `others`, and
+        returns a Dataset or DataArray. The datasets are decoded, in memory, and have all
+        coordinates and attributes. A function with one more parameter also receives the block, with
+        ``index``, ``start`` and ``stop`` by dimension. A dimension of the result is as long as the
+        block, or k times shorter in each block (k divides the blocks). A dimension that is not
+        divided into blocks may have any length or be absent; a new dimension has the same length in
+        each block.
     to, to_group, to_branch, to_options
         Repository, group and branch of the new arrays, and ``storage.*`` options of `to` (by
         default those of `path`). A repository that does not exist is created.
@@ -105,12 +114,21 @@ def map_blocks(
     sel, isel
         The region to read, by labels or positions as in reading: one range along each dimension,
         without a step. Blocks, ``start`` and ``stop`` are counted from its first element.
+    others
+        Further sources by name, in the order of the function's parameters: a path, or a dictionary
+        with ``path`` and options of reading (``group``, ``branch``, ``tag``, ``snapshot``,
+        ``as_of``, ``variables``, ``sel``, ``isel``, ``storage_*``, ``virtual_*``). Each is read at
+        one snapshot, at the labels of the block, and gets these labels; dimensions that the blocks
+        do not have are read as a whole. ``"method": "nearest"`` takes the nearest labels, by
+        default within half a step beyond the ends, or within ``"tolerance"`` (a number, or a
+        duration for times); ``"whole"`` reads a dimension as a whole. Both may be dictionaries by
+        dimension. ``storage_*`` are by default those of `path`, for URLs with the same scheme.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the
         first block to determine them. A length of 1/k of the source is a coarser grid.
     follow
-        If True, the result records the snapshot of its source, and only blocks that have changed
+        If True, the result records the snapshot of each source, and only blocks that have changed
         since the last run into the same group are computed. Written chunks, other labels and other
         attributes of arrays count as changes. Without changes, nothing is committed. Each such
         result needs its own group.
@@ -130,6 +148,9 @@ def map_blocks(
         With ``skip``, blocks for which the function fails are missing in the arrays, with the
         labels of the source, and the result of the call lists them. Results whose labels are
         others, or that have no missing value, are refused. With ``fail``, nothing is committed.
+    dry_run
+        If True, nothing is stored: the function is called with one block, the access to the storage
+        and to virtual chunks is checked, and ``target`` of the result shows the arrays.
     group, branch, tag, snapshot, as_of
         Group and snapshot to read, as in reading.
     message, metadata, create_branch, on_conflict, txn_app_id, txn_version
@@ -141,7 +162,7 @@ def map_blocks(
     -------
     MapBlocksResult
         The paths of the arrays, the number of all blocks and of computed blocks, the failed blocks,
-        and the commit.
+        and the commit; for a dry run, the number of blocks to compute, and the arrays.
 
     Raises
     ------
@@ -174,6 +195,7 @@ def map_blocks(
     from icechunk_spark.jobs.totals import in_commit, totalled
 
     target = workflow_target(spark, to, to_options, options)
+    sources = _others(spark, path, others, options)
     mapped = _dataset_function(function, encoding or {})
     if template is not None and not hasattr(template, "data_vars"):
         raise InvalidInputError(
@@ -182,7 +204,7 @@ def map_blocks(
     with totalled() as totals, raised_in_jobs(f"mapping blocks into {target}"):
         done = map_over_blocks(
             MapRequest(
-                source=_blocks(read, blocks, overlap, periodic),
+                source=_blocks(read, blocks, overlap, periodic, sources),
                 target=target,
                 options=replace(commit, mode=mode, branch=to_branch, group=to_group),
                 chunks=chunks or {},
@@ -192,6 +214,7 @@ def map_blocks(
                 follow=follow,
                 function_version=None if function_version is None else str(function_version),
                 template=None if template is None else mapped.layouts(template),
+                dry_run=dry_run,
             ),
             mapped,
             partial(on_executors, spark),
@@ -212,6 +235,7 @@ def read_blocks(
     variables: Sequence[str] | None = None,
     sel: str | Mapping[str, Any] | None = None,
     isel: str | Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
     group: str | None = None,
     branch: str | None = None,
     tag: str | None = None,
@@ -226,13 +250,13 @@ def read_blocks(
 
     Parameters
     ----------
-    spark, path, blocks, overlap, periodic, variables, sel, isel
+    spark, path, blocks, overlap, periodic, variables, sel, isel, others
         As for ``map_blocks``.
     function
-        A function that takes the ``xarray.Dataset`` of one block (and the block, if it has a second
-        parameter) and returns a pandas DataFrame, an Arrow table, or None for no rows. The dataset
-        includes the overlap: the dataset begins at ``block.read_start``, the block at
-        ``block.start``.
+        A function that takes the ``xarray.Dataset`` of one block, and one of each of `others` (and
+        the block, if it has one more parameter), and returns a pandas DataFrame, an Arrow table, or
+        None for no rows. The dataset includes the overlap: the dataset begins at
+        ``block.read_start``, the block at ``block.start``.
     schema
         Columns of the rows: a ``StructType``, or a string such as ``"label string, patch
         array<float>"``.
@@ -264,30 +288,71 @@ def read_blocks(
     """
     read = session_read(spark, path, own_options("read_blocks", locals()), "read_blocks")
     from icechunk_spark.jobs.errors import errors_on_one_line
+    from icechunk_spark.jobs.session import cores_of
     from icechunk_spark.jobs.task_rows import tasks_in, work_rows
     from icechunk_spark.schema import arrow_target
 
     struct = columns_of(schema)
     columns = arrow_target(struct)
-    grid = _blocks(read, blocks, overlap, periodic).grid()
+    sources = _others(spark, path, others, options)
+    opened = _blocks(read, blocks, overlap, periodic, sources).opened()
+    grid = opened.grid
     mapped = _dataset_function(function, {})
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
-            for number in tasks_in(batches):
+            reader = grid.reader()
+            for number in chain.from_iterable(tasks_in(batches)):
                 block = grid.block(number)
-                arrays = grid.read(block)
-                yield from mapped.rows(block, arrays, grid.attributes, columns)
+                found = reader.read(block), grid.attributes, columns, reader.read_others(block)
+                yield from mapped.rows(block, *found)
 
-    return work_rows(spark, list(range(len(grid)))).mapInArrow(step, struct)
+    tasks = opened.tasks(range(len(grid)), cores_of(spark))
+    return work_rows(spark, tasks).mapInArrow(step, struct)
 
 
 def _blocks(
-    read: ReadRequest, blocks: Sizes | None, overlap: Sizes | None, periodic: Sequence[str]
+    read: ReadRequest,
+    blocks: Sizes | None,
+    overlap: Sizes | None,
+    periodic: Sequence[str],
+    others: Sequence[OtherRequest],
 ) -> BlocksRequest:
     from icechunk_format.workflows.mapping import BlocksRequest
 
-    return BlocksRequest(read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic))
+    return BlocksRequest(
+        read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic), others=others
+    )
+
+
+def _others(
+    spark: SparkSession,
+    path: str,
+    others: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> list[OtherRequest]:
+    """Return the further sources of a call with the `options` of its first source."""
+    from icechunk_format.workflows.mapping import OtherRequest
+
+    storage = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
+    found = []
+    for name, given in (others or {}).items():
+        own = dict(given) if isinstance(given, Mapping) else {"path": given}
+        if "path" not in own:
+            raise InvalidInputError(
+                f"others: {name!r} has no path; give a path, or a dictionary with 'path' and"
+                " options of reading",
+                option="others",
+                source=name,
+            )
+        at = path_string(own.pop("path"))
+        schemes = {one.partition("://")[0] if "://" in one else "" for one in (at, path)}
+        if len(schemes) == 1 and not any(fold_name(str(k)).startswith("storage") for k in own):
+            own |= storage
+        matching = {key: own.pop(key) for key in ("method", "tolerance") if key in own}
+        read = session_read(spark, at, own, "others")
+        found.append(OtherRequest(name=name, read=read, **matching))
+    return found
 
 
 def _dataset_function(

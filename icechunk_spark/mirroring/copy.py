@@ -74,8 +74,8 @@ def mirror(
         If True, all cells are written, even if the table is a copy of another group; older table
         versions stay readable until a vacuum.
     dry_run
-        If True, only the files that the next table version would add and remove are counted;
-        nothing is written. All snapshots since the last run count as one table version.
+        If True, only the files and bytes that the next table version would add and remove are
+        counted; nothing is written. All snapshots since the last run count as one table version.
     **options
         Options of reading: ``group``, ``variables``, ``coords``, ``decodeCf``, ``timestampType``,
         ``where``, ``sel``, ``sel.method``, ``isel`` and ``missingChunks`` select the cells, and
@@ -87,7 +87,8 @@ def mirror(
     -------
     MirrorResult
         ``version`` of the table, ``snapshot_id``, ``files_added``, ``files_removed``, ``rows`` and
-        ``bytes`` that were written, and ``full_copy``, the reason for writing all cells, or None.
+        ``bytes`` that were written, ``bytes_removed``, and ``full_copy``, the reason for writing
+        all cells, or None. Of a dry run, ``bytes`` is an estimate.
 
     Raises
     ------

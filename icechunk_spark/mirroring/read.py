@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import option_strings
 from icechunk_format.options.parse import collect_options
 from icechunk_format.storage.location import Location
@@ -30,7 +29,7 @@ from icechunk_format.workflows.mirroring import freshness as of_copy
 from icechunk_format.workflows.mirroring.versions import MirroredFiles
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
-from icechunk_spark.jobs.session_options import session_location
+from icechunk_spark.jobs.session_options import session_location, storage_settings
 from icechunk_spark.schema import field_metadata, quoted
 
 #: Key of the copied snapshot's id in the metadata of a field.
@@ -171,8 +170,7 @@ def freshness(
 
 def _located(spark: SparkSession | None, options: Mapping[str, Any], url: str) -> Location:
     """Return the location of the repository that a copy records."""
-    given = {k: value for k, value in options.items() if fold_name(k).startswith("storage")}
-    return session_location(spark, url, given)
+    return session_location(spark, url, storage_settings(options))
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@
 //    Spark from 4.0: it uses only classes and methods that exist in all of them.
 // 2. The rule decides nothing: Python plans, or declines. The filters stay in the plan, so a read that
 //    returns more rows than requested is right.
-// 3. The rule raises nothing: after any Throwable, the plan is as before, but for reads of views, which
-//    are planned whole. A view that cannot be planned raises its own error.
+// 3. The rule raises nothing but refusals: after any Throwable, the plan is as before, but for reads of views,
+//    which are planned whole. A view that cannot be planned raises its own error. A refusal replaces an
+//    error of Spark that names no remedy, or a table of the catalog that could never be read.
 // 4. Columns are sent as `token` and position, never by name, because names may be words of SQL.
 // 5. One object serves all sessions of a JVM, which share nothing but this: settings come from SQLConf.
 package icechunk;
@@ -41,6 +42,8 @@ public class Pushdown extends Rule {
     private static final int MOST_KEYS = 5000;
     private String token;
     private Function planner;
+    private String refusedTable;
+    private String refusedChange;
     private final com.fasterxml.jackson.databind.ObjectMapper json = new com.fasterxml.jackson.databind.ObjectMapper();
     private final Map queries = new WeakHashMap();
     private long lastQuery = 0;
@@ -50,9 +53,11 @@ public class Pushdown extends Rule {
 
     public Pushdown() {}
 
-    public void connect(String token, Function planner) {
+    public void connect(String token, Function planner, String refusedTable, String refusedChange) {
         this.token = token;
         this.planner = planner;
+        this.refusedTable = refusedTable;
+        this.refusedChange = refusedChange;
     }
 
     // ---- reads that are still in use -------------------------------------------------------------
@@ -76,6 +81,13 @@ public class Pushdown extends Rule {
     // ---- the plan --------------------------------------------------------------------------------
 
     public TreeNode apply(TreeNode plan) {
+        String refused = null;
+        try {
+            refused = refused((LogicalPlan) plan);
+        } catch (Throwable failure) {
+            warn(failure);
+        }
+        if (refused != null) throw new UnsupportedOperationException(refused);
         try {
             return rewritten((LogicalPlan) plan, new Need());
         } catch (Throwable failure) {
@@ -344,6 +356,33 @@ public class Pushdown extends Rule {
             if (metadata.contains(KEY)) return metadata;
         }
         return null;
+    }
+
+    // ---- statements that are refused -------------------------------------------------------------
+
+    // Return the error of a statement that creates a table of icechunk, or changes rows of a read; else null.
+    private String refused(LogicalPlan plan) {
+        String statement = plan.getClass().getSimpleName();
+        if (plan instanceof DeleteFromTable || plan instanceof UpdateTable || plan instanceof MergeIntoTable) {
+            return hasRead((LogicalPlan) plan.children().head()) ? refusedChange : null;
+        }
+        boolean isTable = statement.startsWith("CreateTable") || statement.startsWith("ReplaceTable");
+        // A table AS SELECT is written at once, so that its error is that of the write.
+        return isTable && !statement.endsWith("AsSelect") && hasProvider(plan) ? refusedTable : null;
+    }
+
+    private static boolean hasProvider(LogicalPlan plan) {
+        Iterator each = ((scala.Product) plan).productIterator();
+        while (each.hasNext()) {
+            Object one = each.next();
+            if (one instanceof TableSpecBase) one = ((TableSpecBase) one).provider();
+            if (one instanceof scala.Some && isOurs(((scala.Some) one).get())) return true;
+        }
+        return false;
+    }
+
+    private static boolean isOurs(Object name) {
+        return name instanceof String && ((String) name).equalsIgnoreCase("icechunk");
     }
 
     // ---- expressions -----------------------------------------------------------------------------

@@ -126,32 +126,38 @@ class Planner:
 
 def _queried(read: Read, request: dict[str, Any]) -> QueriedRead:
     from icechunk_spark.queries.replanning import QueriedRead
-    from icechunk_spark.reading.plan import open_read
 
     id = request["id"]
     if read.is_fresh:
         opened = _newest(read, id, request["query"], request["zone"])
     else:
-        opened = READS.opened(
-            id, lambda: Opened(open_read(read.options, read.snapshot, read.time_zone))
-        )
+        opened = READS.opened(id, lambda: _open(read, read.snapshot, read.time_zone))
+        if opened.has_old_credentials:
+            opened = _open(read, read.snapshot, read.time_zone)
+            READS.keep_open(id, opened)
     return QueriedRead(
         read=read, opened=opened, time_zone=request["zone"], ansi=bool(request["ansi"])
     )
 
 
+def _open(read: Read, snapshot: str, zone: str | None) -> Opened:
+    from icechunk_spark.reading.plan import open_read
+
+    return Opened(open_read(read.options, snapshot, zone))
+
+
 def _newest(read: Read, id: str, query: int, zone: str) -> Opened:
     """Return the table of a view at the snapshot that a query reads."""
-    from icechunk_spark.reading.plan import open_read, resolve_read
+    from icechunk_spark.reading.plan import resolve_read
 
     with read.lock:
         known = read.newest.get(query)
         if known is None:
             try:
                 snapshot = resolve_read(read.options)
-                last = READS.opened(id, lambda: Opened(open_read(read.options, snapshot, zone)))
-                if last.table.snapshot != snapshot:
-                    last = Opened(open_read(read.options, snapshot, zone))
+                last = READS.opened(id, lambda: _open(read, snapshot, zone))
+                if last.table.snapshot != snapshot or last.has_old_credentials:
+                    last = _open(read, snapshot, zone)
                     READS.keep_open(id, last)
                 known = last
                 check_columns(read, known)

@@ -20,6 +20,8 @@ import threading
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.errors import UnsupportedError
+from icechunk_format.options.path import CATALOG_TABLE
 from icechunk_spark.queries.answering import Planner
 from icechunk_spark.queries.reads import READS
 
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 #: The setting of a session that turns the rule off.
 PUSHDOWN: Final = "icechunk.pushdown"
 _CLASS: Final = "icechunk.Pushdown"
+_CHANGE: Final = (
+    "UPDATE, DELETE and MERGE do not apply to views of icechunk, which are read-only:"
+    " df.write.format('icechunk').mode('append').save(path) writes cells at their labels, existing"
+    " or new; icechunk_spark.delete takes out labels or cells; option 'replaceWhere' of mode"
+    " 'overwrite' replaces a region"
+)
 _log = logging.getLogger("icechunk_spark")
 _lock = threading.RLock()
 
@@ -104,11 +112,17 @@ def _compiled(spark: SparkSession, gateway: Any, application: str) -> Rule | Non
         found = compiler.getClassLoader().loadClass(_CLASS)
         no_arguments = gateway.new_array(jvm.java.lang.Object, 0)
         rule = found.getConstructors()[0].newInstance(no_arguments)
-        rule.connect(token, Planner(token))
+        rule.connect(token, Planner(token), *_refusals())
         return Rule(rule, application)
     except Exception as error:  # a JVM may refuse py4j or Janino
         _inform(_reason(error))
         return None
+
+
+def _refusals() -> list[str]:
+    """Return the errors of a catalog table and of changed rows, as tasks print them."""
+    name = f"{UnsupportedError.__module__}.{UnsupportedError.__qualname__}"
+    return [f"{name}: {text}" for text in (CATALOG_TABLE, _CHANGE)]
 
 
 def _install(gateway: Any, session: Any, rule: Any) -> None:

@@ -55,7 +55,9 @@ def read(
     snapshot: str | None = None,
     as_of: datetime | str | None = None,
     storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    credentials: str | None = None,
     virtual_authorize: Names | None = None,
+    virtual_credentials: str | None = None,
     layout: Literal["cells", "chunks", "refs", "summary"] | None = None,
     group: str | None = None,
     variables: Names | None = None,
@@ -97,9 +99,8 @@ def read(
     schema
         The columns to read, as for ``spark.read.schema``: some columns of the table, in any order.
         Only these are fetched, decoded and sent. By default, all columns are read.
-    each_option
-        The options are described on the page "Options" of the manual, and in ``help()``.
     **options
+        The options of the page "Options" of the manual, which ``help()`` lists.
         Settings of the repository's storage, such as ``storage_region="us-west-2"``, settings of
         the storage of virtual chunks (``virtual_storage_region``), and the options above in other
         spellings (``asOf``). Values may be Python objects: ``variables=["t2m"]``,

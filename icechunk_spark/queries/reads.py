@@ -7,7 +7,8 @@ Rules of this file
    newest reads are kept; older ones then read all rows.
 2. Opened repositories are kept open, the last used ones only; others are opened again at the same
    snapshot.
-3. Options may hold credentials. They stay in this process, in no message and no plan.
+3. Options may hold credentials. They stay in this process, in no message and no plan. A table with
+   named credentials is opened again when their settings change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from icechunk_format.options.location import location_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.errors import IcechunkError
     from icechunk_format.options.read import ReadRequest
+    from icechunk_format.storage.location import Location
     from icechunk_format.tables import Selection
     from icechunk_spark.reading.plan import MetadataRead, OpenedTable
 
@@ -46,7 +50,19 @@ class Opened:
     """The selection of the options, by time zone."""
     plans: OrderedDict[Any, DataFrame] = field(default_factory=OrderedDict)
     """DataFrames of earlier queries, by condition, columns and limit."""
+    location: Location | None = None
+    """The location with the settings of named credentials at the time of opening."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        options = self.table.options
+        if options.credentials is not None:
+            self.location = location_of(options)
+
+    @property
+    def has_old_credentials(self) -> bool:
+        """Return True if the settings of its credentials are no longer the current ones."""
+        return self.location is not None and self.location != location_of(self.table.options)
 
     def plan(self, key: Any, make: Callable[[], DataFrame]) -> DataFrame:
         """Return the DataFrame of a key, so that equal reads of one query are one exchange."""

@@ -32,6 +32,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.packages import packed
 from icechunk_spark.jobs.session import TIME_ZONE
 from icechunk_spark.reading.metrics import counting
 from icechunk_spark.reading.row_filters import FilteredRun
@@ -69,8 +70,9 @@ class IcechunkReader(DataSourceReader):
         self._target = target
         self._run = run
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_context": self._context, "_target": self._target, "_run": self._run}
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"_context": self._context, "_target": self._target, "_run": self._run}
+        return packed(type(self), state)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task of the plan."""
@@ -171,6 +173,9 @@ class IcechunkTasks:
     def count_in(self, accumulator: Accumulator[Any]) -> None:
         """Let tasks add their counts to an accumulator."""
         self._counts = accumulator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return packed(type(self), self.__dict__)
 
     def __len__(self) -> int:
         """Return the number of tasks."""

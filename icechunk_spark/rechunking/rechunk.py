@@ -10,6 +10,7 @@ Rules of this file
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from icechunk_format.groups.changing import TaskReceipt
+    from icechunk_format.storage.measures import Measures
     from icechunk_format.workflows.rechunking import RechunkResult
     from icechunk_format.workflows.rechunking.run import Rechunking
 
@@ -202,20 +204,30 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
         tasks_in,
         work_rows,
     )
+    from icechunk_spark.reading.metrics import accumulator_of
 
     plan = work.arrays[path]
     groups = max(len(plan.groups), len(plan.middle or ()))
 
+    # Only the last tasks send receipts. An accumulator sends the counts of the others. Connect has
+    # none, so there they are sent as a piece whose group is beyond those of the plan: without
+    # requests and times, since Spark fails the job if a repeated task returns different rows.
+    accumulator = accumulator_of(spark)
+    job = (f"rechunk {secrets.token_hex(8)}", -1)
+
+    def sent(counts: Measures, group: int) -> Iterator[pa.RecordBatch]:
+        if accumulator is not None:
+            accumulator.add({job: replace(counts, tasks=1)})
+            return
+        kept = Measures(tasks=1, chunks_decoded=counts.chunks_decoded)
+        yield from _batches([Piece(group, b"", pickle.dumps(kept))])
+
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
             for number in tasks_in(batches):
-                before = measured().chunks_decoded
+                before = measured()
                 yield from _batches(cut_group(work, (path, number)))
-                # Only the last tasks send receipts, so counts are sent as a piece whose group is
-                # beyond those of the plan. Times are left out, since Spark fails the job if a
-                # repeated task returns different rows.
-                counts = Measures(tasks=1, chunks_decoded=measured().chunks_decoded - before)
-                yield from _batches([Piece(groups + number, b"", pickle.dumps(counts))])
+                yield from sent(measured() - before, groups + number)
 
     def split(batches: Iterator[pa.RecordBatch], counts: list[Piece]) -> Iterator[Piece]:
         for piece in starmap(Piece, rows_of(batches)):
@@ -226,9 +238,10 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
 
     def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
-            counts = [Piece(groups, b"", pickle.dumps(Measures(tasks=1)))]
+            before, counts = measured(), list[Piece]()
             yield from _batches(cut_again(work, path, split(batches, counts)))
             yield from _batches(counts)
+            yield from sent(measured() - before, groups)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt | Measures]:
         counts: list[Piece] = []
@@ -244,7 +257,11 @@ def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskRece
     rows = work_rows(spark, list(range(len(plan.source)))).mapInArrow(cut, _PIECES)
     if plan.middle is not None:
         rows = dealt(rows, len(plan.middle)).mapInArrow(again, _PIECES)
-    found: list[TaskReceipt] = collected(dealt(rows, len(plan.groups)), write)
+
+    def earlier() -> Measures:
+        return Measures() if accumulator is None else accumulator.value.pop(job, Measures())
+
+    found: list[TaskReceipt] = collected(dealt(rows, len(plan.groups)), write, earlier)
     return found
 
 

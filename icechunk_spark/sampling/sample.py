@@ -31,12 +31,19 @@ from icechunk_format.options.values import parse_names
 from icechunk_format.tables import Dataset, requested_dataset
 from icechunk_format.workflows.sampling import SamplePlan, Sampler, SampleRequest, plan_sample
 from icechunk_format.workflows.sampling.chunk_steps import ChunkSteps, chunk_steps
+from icechunk_format.workflows.sampling.sampled import KeptLabels, SampledVariable
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import active_session, session_read
 from icechunk_spark.reading.plan import shown_variables
 from icechunk_spark.sampling.tasks import NumberChunks, SamplePoints
-from icechunk_spark.schema import arrow_target, spark_schema, spark_type
+from icechunk_spark.schema import (
+    ResultRole,
+    arrow_target,
+    result_field,
+    spark_schema,
+    spark_type,
+)
 
 Method = Literal["exact", "nearest", "linear", "pad"]
 # Numbers for points outside of the grid.
@@ -108,7 +115,7 @@ def sample(
         Result for points outside of the grid or the tolerance: ``null`` returns NULL, ``error``
         raises an error, ``drop`` removes the rows. The result is NULL for points with NULL or NaN.
     keep
-        Dimensions that become arrays, the outermost first.
+        Dimensions that become arrays, the outermost first. Their labels are arrays as well.
     crs
         The CRS of the points, in any form that pyproj accepts (``"EPSG:4326"``). Points are
         transformed to the CRS of the grid, which is given by its CF grid mapping. ``"grid"`` means
@@ -125,9 +132,10 @@ def sample(
     Returns
     -------
     DataFrame
-        The columns of `points` and one column for each variable, with one row for each row of
-        `points`, in any order. The type of a column is that of the variable, DOUBLE for
-        interpolated integers, and an array if dimensions are kept.
+        The columns of `points`, one with the labels of each kept dimension, and one for each
+        variable, with one row for each row of `points`, in any order. The type of a column is that
+        of the variable, DOUBLE for interpolated integers, and an array if dimensions are kept.
+        `icechunk_spark.to_xarray` converts it to a dataset of points.
 
     Raises
     ------
@@ -177,10 +185,11 @@ def sample(
     if read.variables is None:
         _warn_of_left_out(dataset, plan)
     numbers = [number for number, _ in chosen.values()]
-    added = _value_fields(plan)
+    added = _added_fields(plan)
     # Spark finds the columns of a function by name, which may contain dots or occur twice.
     plain = points.toDF(*(_COLUMN.format(number) for number in range(len(fields))))
-    result = [*fields[: len(existing)], *added.fields]
+    own = [result_field(field, "row", called="point") for field in fields[: len(existing)]]
+    result = [*own, *added]
     unnamed = [
         StructField(_COLUMN.format(number), field.dataType, field.nullable, field.metadata)
         for number, field in enumerate(result)
@@ -264,16 +273,29 @@ def _warn_of_left_out(dataset: Dataset, plan: SamplePlan) -> None:
         )
 
 
-def _value_fields(plan: SamplePlan) -> StructType:
-    """Return the columns of the values, with a comment from their attributes."""
+def _added_fields(plan: SamplePlan) -> list[StructField]:
+    """Return the columns of labels and values, with their attributes and kept dimensions."""
     fields = []
+    for labels in plan.labels:
+        size = labels.selection.count
+        fields.append(_added_field(labels, "labels", {labels.column.source: size}))
     for variable in plan.variables:
-        (described,) = spark_schema([variable.column]).fields
-        comment = {k: v for k, v in described.metadata.items() if k == "comment"}
-        fields.append(
-            StructField(variable.column.name, spark_type(variable.arrow_type), True, comment)
-        )
-    return StructType(fields)
+        sizes = {variable.column.dims[a]: variable.selections[a].count for a in variable.kept}
+        is_labels = list(sizes) == [variable.column.source]
+        fields.append(_added_field(variable, "labels" if is_labels else "value", sizes))
+    return fields
+
+
+def _added_field(
+    added: KeptLabels | SampledVariable, role: ResultRole, sizes: Mapping[str, int]
+) -> StructField:
+    (described,) = spark_schema([added.column]).fields
+    comment = {k: v for k, v in described.metadata.items() if k == "comment"}
+    field = StructField(added.column.name, spark_type(added.arrow_type), True, comment)
+    held = {key: added.column.metadata.get(key) for key in ("attributes", "encoding")}
+    # Spark does not keep the order of the keys of an object.
+    kept, lengths = list(sizes), list(sizes.values())
+    return result_field(field, role, kept=kept, lengths=lengths, **held)
 
 
 def _together(points: DataFrame, plan: SamplePlan, numbers: Sequence[int]) -> DataFrame:

@@ -53,7 +53,11 @@ class SamplePoints:
             sampler.check_outside(positions, columns)
         values = [
             array if array.type.equals(field.type) else array.cast(field.type)
-            for array, field in zip(sampler.sample(positions), self._added, strict=True)
+            for array, field in zip(
+                [*sampler.labels(positions.count), *sampler.sample(positions)],
+                self._added,
+                strict=True,
+            )
         ]
         keep = pa.array(~positions.outside) if self._plan.outside == "drop" else None
         begin = 0

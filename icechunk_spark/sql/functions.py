@@ -18,6 +18,7 @@ import hmac
 import pickle
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql import SparkSession, functions
@@ -26,7 +27,9 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.storage.credentials import Profiles, Source
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.profiles import sendable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,10 +55,16 @@ def register_view_functions(
     tasks of a plan, and `key` signs plans.
     """
     name = f"{prefix}_rows"
+    profiles = sent_profiles(request)
+    named = str(request.credentials or ""), str(request.virtual_credentials or "")
+    request = replace(request, credentials=None, virtual_credentials=None)
 
     class Plan:
         def eval(self) -> Iterator[tuple[bytes]]:
-            yield (serialized_plan(request, schema, key),)
+            # A function of credentials is called for each query.
+            one, two = (profiles.named(name) if name else None for name in named)
+            current = replace(request, credentials=one, virtual_credentials=two)
+            yield (serialized_plan(current, schema, key),)
 
     class Rows:
         def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -76,6 +85,15 @@ def register_view_functions(
         rows = functions.udtf(Tuples, returnType=schema, useArrow=True)
     spark.udtf.register(f"{prefix}_plan", plan.asDeterministic())
     spark.udtf.register(name, cast("Function", rows))
+
+
+def sent_profiles(request: ReadRequest) -> Profiles:
+    """Return the credentials of a request with their functions, which Spark pickles."""
+    found: dict[str, Source] = {}
+    for one in filter(None, (request.credentials, request.virtual_credentials)):
+        # The server has another environment.
+        found[one.name] = dict(one.settings()) if one.source is None else one.source
+    return sendable(Profiles(found))
 
 
 def serialized_plan(request: ReadRequest, schema: StructType, key: bytes) -> bytes:

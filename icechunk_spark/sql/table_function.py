@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import Row
@@ -30,7 +29,8 @@ from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.options.values import listed
 from icechunk_format.storage.options import SECRET_WORDS
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.jobs.session_options import defaults_of, with_defaults
+from icechunk_spark.jobs.profiles import is_credentials
+from icechunk_spark.jobs.session_options import SessionDefaults
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -75,9 +75,9 @@ class IcechunkFunction:
 
 
 def function_of(
-    counts: Accumulator[Any] | None, defaults: Mapping[str, Any], hadoop: Mapping[str, str] | None
+    counts: Accumulator[Any] | None, session: SessionDefaults
 ) -> type[IcechunkFunction]:
-    """Return the handler of a session, with its accumulator, defaults and settings of S3.
+    """Return the handler of a session, with its accumulator and defaults.
 
     Spark pickles the handler, and shows neither in plans.
     """
@@ -87,7 +87,7 @@ def function_of(
         def analyze(
             path: AnalyzeArgument, parts: AnalyzeArgument | None = None, **options: AnalyzeArgument
         ) -> Analysis:
-            return analyzed(path, parts, options, defaults, hadoop)
+            return analyzed(path, parts, options, session)
 
     OfSession.counts = counts
     return OfSession
@@ -97,8 +97,7 @@ def analyzed(
     path: AnalyzeArgument,
     parts: AnalyzeArgument | None,
     options: Mapping[str, AnalyzeArgument],
-    defaults: Mapping[str, Any] = MappingProxyType({}),
-    hadoop: Mapping[str, str] | None = None,
+    session: SessionDefaults | None = None,
 ) -> Analysis:
     """Return the analysis of a call with the defaults of its session."""
     # Heavy (Arrow, NumPy, the layer of tables): see rule 4.
@@ -115,10 +114,7 @@ def analyzed(
         given = {name: _constant(name, argument) for name, argument in options.items()}
         place = _constant("path", path)
         _refuse_secrets(place, given)
-        if hadoop is not None:
-            given = with_defaults(given, place, "read", defaults, lambda: hadoop)
-        else:  # the option storage.from_spark is refused
-            given = {**defaults_of(given, place, "read", defaults), **given}
+        given = (session or SessionDefaults()).applied(given, place, "read")
         request = parse_arguments(place, given, "read")
         opened = open_read(request)
         opened.warn_of_left_out()
@@ -133,6 +129,7 @@ def _refuse_secrets(path: object, options: Mapping[str, Any]) -> None:
         name
         for name, value in options.items()
         if fold_name(name).startswith(("storage", "virtual"))
+        and not is_credentials(name, str(value))
         and SECRET_WORDS.search(name)
         and value != "anon"
     ]
@@ -141,9 +138,9 @@ def _refuse_secrets(path: object, options: Mapping[str, Any]) -> None:
     if found:
         raise InvalidInputError(
             f"the table function icechunk takes no credentials ({listed(found)}), because Spark"
-            " shows the arguments in plans, its UI and the event log: use"
-            " icechunk_spark.register(spark, storage_from_spark=True), the environment of driver"
-            " and executors, icechunk_spark.view, or CREATE TEMPORARY VIEW ... USING icechunk",
+            " shows the arguments in plans, its UI and the event log: give their name, credentials"
+            " => 'weather', after icechunk_spark.register(spark, credentials={'weather': ...}); or"
+            " use icechunk_spark.register(spark, storage_from_spark=True) or the environment",
             option=found[0],
         )
 

@@ -37,7 +37,7 @@ from icechunk_spark.queries.planning import planned_view
 from icechunk_spark.queries.read import read
 from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
-from icechunk_spark.schema import row_bytes
+from icechunk_spark.schema import quoted_name, row_bytes
 from icechunk_spark.sql.functions import register_view_functions
 
 # Maximum number of partitions. If a plan has more tasks, several of them share a partition.
@@ -79,12 +79,12 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     """
     request = session_read(spark, path, options)
     if request.tag or request.snapshot or request.as_of:
-        read(spark, path, **options).createOrReplaceTempView(name)
+        read(spark, path, **options).createOrReplaceTempView(quoted_name(name))
         return
     with errors_on_one_line():
         planned = planned_view(spark, request, name)
     if planned is not None:
-        planned.createOrReplaceTempView(_quoted(name))
+        planned.createOrReplaceTempView(quoted_name(name))
         return
     with errors_on_one_line():
         # In the machine's time zone; the plan of a query uses the session's.
@@ -108,7 +108,7 @@ def view(spark: SparkSession, name: str, path: str, **options: Any) -> None:
     rows = min(size_bytes, _MOST_BYTES) // row_bytes(opened.schema)
     with described(f"create view {name} of {location_of(request)}"):
         spark.sql(
-            f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name)} {_comments(opened.schema)} AS "
+            f"CREATE OR REPLACE TEMPORARY VIEW {quoted_name(name)} {_comments(opened.schema)} AS "
             f"SELECT * FROM {functions}_rows(TABLE({_parts(parts, rows, functions)}))"
         )
 
@@ -128,9 +128,5 @@ def _comments(schema: StructType) -> str:
     for field in schema:
         comment = field.metadata.get("comment", "") if field.metadata else ""
         escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
-        columns.append(_quoted(field.name) + (f" COMMENT '{escaped}'" if comment else ""))
+        columns.append(quoted_name(field.name) + (f" COMMENT '{escaped}'" if comment else ""))
     return f"({', '.join(columns)})"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -201,5 +201,8 @@ def _names_of(files: Any) -> list[str]:
                 option="files",
             )
         column = named[0] if named else files.columns[0]
-        return [str(row[0]) for row in files.select(quoted(column)).collect() if row[0] is not None]
+        from icechunk_spark.jobs.cancelling import cancellable
+
+        urls = files.select(quoted(column))
+        return [str(row[0]) for row in cancellable(urls, urls.collect) if row[0] is not None]
     return [path_string(name) for name in files]

@@ -49,6 +49,7 @@ from icechunk_format.tables.writing.part import BLOCK, UNIT
 from icechunk_format.tables.writing.plan import plan_write
 from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_write
 from icechunk_format.tables.writing.replanning.plan import check_order
+from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_tasks
 from icechunk_spark.jobs.session import (
     bounded_by_rows,
@@ -118,7 +119,7 @@ def _planned_write(
         return planned_result(plan, rows)
     plan = plan_layout_write(prepared)
     with _step(prepared, request, "counting rows"):
-        return planned_result(plan, frame.count())
+        return planned_result(plan, cancellable(frame, frame.count))
 
 
 def _plan_cells(

@@ -41,7 +41,9 @@ def write(
     dry_run: bool = False,
     branch: str | None = None,
     storage_client: Literal["auto", "obstore", "fsspec"] | None = None,
+    credentials: str | None = None,
     virtual_authorize: Names | None = None,
+    virtual_credentials: str | None = None,
     layout: Literal["cells", "chunks", "refs"] | None = None,
     group: str | None = None,
     decoded: bool | None = None,
@@ -83,9 +85,8 @@ def write(
         If True, options, columns and coordinates are checked, and the result has the rows, the
         chunks and the message of the commit; nothing is stored. Errors that only tasks detect, such
         as two rows for one cell, are not reported.
-    each_option
-        The options are described on the page "Options" of the manual, and in ``help()``.
     **options
+        The options of the page "Options" of the manual, which ``help()`` lists.
         Settings of the repository's storage, such as ``storage_region="us-west-2"``, settings of
         the storage of virtual chunks (``virtual_storage_region``), and the options above in other
         spellings (``txnAppId``). Values may be Python objects: ``chunks={"time": 24}``,

@@ -34,6 +34,7 @@ from icechunk_spark.jobs.session import cores_of, session_time_zone, together
 from icechunk_spark.jobs.session_options import active_session, session_read
 
 if TYPE_CHECKING:
+    from icechunk_format.tables import Table
     from icechunk_format.workflows.zonal import ZonalContext
 
 # Names of types of geometries, from Spark 4.1 on.
@@ -67,7 +68,8 @@ def zonal(
     ----------
     zones
         A DataFrame with a column of polygons or multi-polygons: WKB (BINARY), WKT (STRING) or, from
-        Spark 4.1 on, GEOMETRY; or a GeoPandas DataFrame. Its other columns are kept as keys.
+        Spark 4.1 on, GEOMETRY; a pandas DataFrame with a column of WKB, WKT or shapely geometries;
+        or a GeoPandas DataFrame. Its other columns are kept as keys.
     path
         Root of the repository.
     geometry
@@ -97,7 +99,7 @@ def zonal(
         For edges that span more than 180 degrees of longitude (and not 360): ``split`` if they
         cross the antimeridian, ``keep`` if they do not.
     spark
-        The session, for a GeoPandas DataFrame; by default the active one.
+        The session, for a pandas or GeoPandas DataFrame; by default the active one.
     **options
         Options of reading: ``branch``, ``tag``, ``snapshot``, ``as_of``, ``group``, ``sel``,
         ``isel`` and ``where`` (on dimensions), ``decode_cf``, ``timestamp_type``,
@@ -111,7 +113,7 @@ def zonal(
         which have the type of the variable.
         Statistics of a zone outside of the grid are NULL, and its ``count`` is 0. The DataFrame is
         lazy, pinned to the snapshot that the options resolve to in this call, and has rows in any
-        order.
+        order. `icechunk_spark.to_xarray` converts it to a dataset by zone and other dimensions.
 
     Raises
     ------
@@ -130,19 +132,20 @@ def zonal(
     session = zones.sparkSession if is_of_spark else spark
     parsed = session_read(session, path, {"variables": variables, **options}, "zonal")
     with errors_on_one_line():
-        from icechunk_format.tables import requested_dataset
+        from icechunk_format.tables import requested_dataset, requested_table
         from icechunk_format.workflows.zonal import ZonalRequest, plan_zonal
         from icechunk_format.workflows.zonal.cover import check_packages
 
         check_packages()
         if isinstance(statistics, str):
             statistics = parse_names("statistics", statistics)
-        if type(zones).__module__.partition(".")[0] == "geopandas":
-            zones, known = _from_geopandas(zones, geometry, spark or active_session())
+        if type(zones).__module__.partition(".")[0] in ("pandas", "geopandas"):
+            zones, known = _from_pandas(zones, geometry, spark or active_session())
             crs = known if crs is None else crs
         elif not is_of_spark:
             raise InvalidInputError(
-                f"zones are of type {type(zones).__name__}: pass a Spark or GeoPandas DataFrame",
+                f"zones are of type {type(zones).__name__}: pass a Spark, pandas or GeoPandas"
+                " DataFrame",
                 option="zones",
             )
         rows, keys, typed = _with_keys(zones, geometry)
@@ -157,18 +160,26 @@ def zonal(
         )
         dataset = requested_dataset(parsed)
         zone = session_time_zone(zones.sparkSession)
-        return _mapped(rows, keys, plan_zonal(dataset, request, parsed, time_zone=zone))
+        context = plan_zonal(dataset, request, parsed, time_zone=zone)
+        return _mapped(rows, keys, context, requested_table(parsed, dataset))
 
 
-def _mapped(zones: DataFrame, keys: Sequence[StructField], context: ZonalContext) -> DataFrame:
+def _mapped(
+    zones: DataFrame, keys: Sequence[StructField], context: ZonalContext, table: Table
+) -> DataFrame:
     """Return the result of a plan for zones of columns ``key0``, ``key1``, ..., ``geometry``."""
     from icechunk_format.workflows.zonal import Combining, Summing
     from icechunk_format.workflows.zonal.covering import COVER_SCHEMA
+    from icechunk_format.workflows.zonal.result_fields import described_fields
     from icechunk_format.workflows.zonal.summing import PARTS_SCHEMA
-    from icechunk_spark.schema import spark_struct, spark_type
+    from icechunk_spark.schema import result_field, spark_struct, spark_type
     from icechunk_spark.zonal.steps import covered, step, summed
 
-    added = [StructField(f.name, spark_type(f.type)) for f in context.result_fields()]
+    keys = [result_field(key, "row", called="zone") for key in keys]
+    added = [
+        result_field(StructField(field.name, spark_type(field.type)), role, **described)
+        for field, role, described in described_fields(context, table)
+    ]
     _check_names([key.name for key in keys], [field.name for field in added])
     carried = [StructField(f"key{n}", key.dataType) for n, key in enumerate(keys)]
     of_cover = StructType([*spark_struct(COVER_SCHEMA), *carried])
@@ -206,17 +217,31 @@ def _check_names(keys: Sequence[str], added: Sequence[str]) -> None:
         seen.add(name.lower())
 
 
-def _from_geopandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFrame, Any]:
-    """Return a GeoPandas DataFrame as a Spark DataFrame, and its CRS or None."""
+def _from_pandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFrame, Any]:
+    """Return a frame of pandas or GeoPandas as a Spark DataFrame, and its CRS or None."""
     if not hasattr(zones, "columns") or geometry not in zones.columns:
         columns = ", ".join(map(str, getattr(zones, "columns", ())))
         raise InvalidInputError(
             f"geometry={geometry!r} is not a column of the zones, which have {columns or 'none'}",
             option="geometry",
         )
-    shapes = zones.set_geometry(geometry).geometry
-    plain = zones.drop(columns=geometry).assign(**{geometry: shapes.to_wkb()})
-    return spark.createDataFrame(plain), shapes.crs
+    shapes = zones[geometry]
+    values = shapes.to_numpy(object, copy=True)
+    values[shapes.isna().to_numpy()] = None
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds and all(hasattr(kind, "wkb") for kind in kinds):
+        values = [None if value is None else value.wkb for value in values]
+    elif not any(
+        all(issubclass(kind, allowed) for kind in kinds) for allowed in (str, bytes, bytearray)
+    ):
+        names = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise InvalidInputError(
+            f"geometry={geometry!r} holds values of type {names}; zones are polygons as WKB"
+            " (bytes), as WKT (str) or as geometries of shapely",
+            option="geometry",
+        )
+    plain = zones.drop(columns=geometry).assign(**{geometry: values})
+    return spark.createDataFrame(plain), getattr(shapes.array, "crs", None)
 
 
 def _with_keys(zones: DataFrame, geometry: str) -> tuple[DataFrame, list[StructField], Any]:

@@ -8,6 +8,7 @@ health checks are then run as processes, with an S3 store, a master and two work
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -98,6 +99,43 @@ def test_credentials_come_from_the_environment_alone(services):
         assert service["environment"]["AWS_ACCESS_KEY_ID"].startswith("${AWS_ACCESS_KEY_ID:?")
     with pytest.raises(ValueError, match="AWS_ACCESS_KEY_ID is missing: choose a name"):
         as_processes.interpolate(services["s3"]["environment"]["AWS_ACCESS_KEY_ID"], {})
+
+
+def test_a_slow_machine_has_time_to_start_workers(services):
+    for name in ("spark-worker", *as_processes.DRIVERS):
+        environment = services[name]["environment"]
+        settings = dict(re.findall(r"--conf (\S+)=(\S+)", environment["PYSPARK_SUBMIT_ARGS"]))
+        assert environment["PYSPARK_SUBMIT_ARGS"].endswith(" pyspark-shell")
+        # The two ends of one connection.
+        limit = settings["spark.python.authenticate.socketTimeout"]
+        assert limit == f"{environment['SPARK_AUTH_SOCKET_TIMEOUT']}s" == "600s"
+        assert settings["spark.network.timeout"] == "600s"
+        assert int(settings["spark.task.maxFailures"]) > 4
+
+
+def test_lines_report_what_is_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(as_processes, "SECONDS_BETWEEN_LINES", 0)
+    count = tmp_path / "count"
+    instance = as_processes.Instance(
+        service="slow",
+        command=["sleep", "600"],
+        environment=dict(os.environ),
+        ports={},
+        health=["sh", "-c", f"echo >> {count}; test $(wc -l < {count}) -ge 3"],
+        interval=0.01,
+        retries=5,
+        log=tmp_path / "log",
+    )
+    instance.start()
+    try:
+        instance.wait_until_healthy()
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.partition(" (")[0] for line in lines] == ["waiting for slow"] * 2
+        instance.health = ["false"]
+        with pytest.raises(RuntimeError, match="service slow did not become healthy"):
+            instance.wait_until_healthy()
+    finally:
+        instance.stop()
 
 
 def test_a_dependency_that_nobody_can_start_is_refused(tmp_path):

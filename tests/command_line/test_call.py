@@ -8,7 +8,8 @@ import typer
 from icechunk_format.command_line.app import app
 from icechunk_format.options.keywords import keyword_options
 
-CALLS = ["delete", "rechunk", "virtualize", "mirror"]
+CALLS = ["delete", "rechunk", "reduce", "virtualize", "mirror"]
+LEFT = ("storage_client", "virtual_authorize", "virtual_credentials", "spec_version")
 COMMANDS = typer.main.get_command(app).commands
 
 
@@ -16,7 +17,7 @@ COMMANDS = typer.main.get_command(app).commands
 def test_a_command_has_the_options_of_its_call(call):
     options = {option.keyword: option for option in keyword_options(call)}
     flags = {one.name: one for one in COMMANDS[call].params}
-    assert options.keys() - flags.keys() <= {"storage_client", "virtual_authorize", "spec_version"}
+    assert options.keys() - flags.keys() <= {*LEFT}
     for name in options.keys() & flags.keys() - {"branch"}:
         assert f"--{name.replace('_', '-')}" in flags[name].opts
         words = inspect.cleandoc(flags[name].help)

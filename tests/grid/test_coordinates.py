@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows
+from icechunk_format.grid.coordinates import CoordinateOrder, is_sorted, sorting_rows, without
 
 # Small numbers collide and give dense and keyed layouts, huge ones the wide layout.
 axis_values = st.integers(0, 4) | st.sampled_from([0, 1, 2**31, 2**32 - 2, 2**32 - 1])
@@ -96,3 +96,13 @@ def test_the_wrong_number_of_dimensions_is_refused() -> None:
         order.find(np.zeros((1, 3), dtype=np.uint32))
     with pytest.raises(InvalidInputError):
         order.select_box((0,), (1,))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_coordinates_without_those_of_some_parts(data):
+    coords = ordered(data.draw(coordinate_lists()))
+    rows = st.lists(st.integers(0, max(len(coords) - 1, 0)), max_size=4 * bool(len(coords)))
+    parts = [coords[data.draw(rows)] for _ in range(data.draw(st.integers(0, 3)))]
+    gone = [row for part in parts for row in part.tolist()]
+    assert without(coords, parts).tolist() == [row for row in coords.tolist() if row not in gone]

@@ -45,6 +45,24 @@ def test_maps_of_successive_changes_are_composed(data):
 
 
 @settings(deadline=None)
+@given(st.data())
+def test_a_map_is_overlaid_with_another(data):
+    first, once = data.draw(index_maps())
+    second, twice = data.draw(index_maps(before=first.before))
+    expected = [at if at >= 0 else before for before, at in zip(once, twice, strict=True)]
+    found = first.overlaid(second)
+    assert found.indices.tolist() == expected
+    assert found.gone.tolist() == [i for i, at in enumerate(expected) if at < 0]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9), unique=True))
+def test_labels_are_mapped_to_equal_ones(old, new):
+    found = IndexMap.of_labels(np.array(old, np.int64), np.array(new, np.int64))
+    assert found.indices.tolist() == [new.index(label) if label in new else -1 for label in old]
+
+
+@settings(deadline=None)
 @given(index_maps())
 def test_elements_of_a_run_stay_together(case):
     indices, expected = case
@@ -65,7 +83,7 @@ def test_elements_of_a_run_stay_together(case):
         IndexMap.resized(10**15, 10**15),
         IndexMap.shifted(10**15, -5, 10**15),
         IndexMap.dropped(10**15, np.array([[7, 10**14]])),
-        IndexMap.inserted(10**15, np.array([[7, 10**14]])),
+        IndexMap.dropped(10**15, np.array([[7, 10**14]])).inverse,
         IndexMap.dropped(10**15, np.array([[7, 9]])).then(IndexMap.shifted(10**15 - 2, 9, 10**15)),
     ],
 )

@@ -10,7 +10,12 @@ from helpers.builder import reference_repository
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
-from icechunk_format.workflows.mapping import BlocksRequest, MapRequest, map_over_blocks
+from icechunk_format.workflows.mapping import (
+    BlocksRequest,
+    MapRequest,
+    OtherRequest,
+    map_over_blocks,
+)
 from icechunk_format.workflows.running import in_process
 from icechunk_spark.mapping.datasets import DatasetFunction
 
@@ -35,10 +40,11 @@ def days(first, count, seed=0, y=6, x=4):
 class Source:
     """A repository that the reference changes."""
 
-    def __init__(self, path, dataset, chunks=(1, 6, 4)):
+    def __init__(self, path, dataset, chunks=(1, 6, 4), encoding=None):
         self.path = str(path)
         self.repository = reference_repository(self.path)
-        encoding = {"t2m": {"chunks": chunks}, "time": {"units": "days since 2000-01-01"}}
+        if encoding is None:
+            encoding = {"t2m": {"chunks": chunks}, "time": {"units": "days since 2000-01-01"}}
         self.write(dataset, encoding=encoding)
 
     def write(self, dataset, **options):
@@ -74,6 +80,7 @@ def mapped(source, function, to, *, blocks=None, run=in_process, **given):
     periodic = given.pop("periodic", ())
     function = DatasetFunction(function=function, encoding=encoding)
     template = given.pop("template", None)
+    others = [other(name, **own) for name, own in given.pop("others", {}).items()]
     request = MapRequest(
         source=BlocksRequest(
             read=ReadRequest(
@@ -81,6 +88,7 @@ def mapped(source, function, to, *, blocks=None, run=in_process, **given):
             ),
             blocks=blocks,
             periodic=periodic,
+            others=others,
             **read,
         ),
         target=Location.of(str(to)),
@@ -92,3 +100,13 @@ def mapped(source, function, to, *, blocks=None, run=in_process, **given):
         **given,
     )
     return map_over_blocks(request, function, run)
+
+
+def other(name, source, method="exact", tolerance=None, **read):
+    """Return a further source of blocks."""
+    return OtherRequest(
+        name=name,
+        read=ReadRequest(path=str(source.path), **read),
+        method=method,
+        tolerance=tolerance,
+    )

@@ -21,6 +21,13 @@ DOCS: Final = ROOT / "docs"
 REFERENCE: Final = DOCS / "reference"
 
 
+# Calls that are no functions of their own.
+_CALLS: Final = {
+    "maintenance": "other functions of `maintenance`",
+    "others": "a source in `others` of `map_blocks` and `read_blocks`",
+}
+
+
 def option_table(use: str) -> str:
     """Return the options for reading or writing, one line for each."""
     lines = ["| option | type | default | meaning |", "|---|---|---|---|"]
@@ -41,7 +48,7 @@ def function_table() -> str:
     for call in get_args(Call):
         if call not in ("read", "readStream", "write", "writeStream", "merge"):
             names = [f"`{one.name}`" for one in OPTIONS if call in one.calls and one.name != "path"]
-            name = "other functions of `maintenance`" if call == "maintenance" else f"`{call}`"
+            name = _CALLS.get(call, f"`{call}`")
             lines.append(f"| {name} | {', '.join(names)} |")
     return "\n".join(lines)
 

@@ -105,6 +105,17 @@ def test_unusual_values_of_options():
         ("start-snapshot-id", "changesSince"),
         ("endSnapshotId", "snapshot"),
         ("stream-from-timestamp", "startingFrom"),
+        ("readChangeData", "changesSince"),
+        ("start-timestamp", "changesSince"),
+        ("ignoreDeletes", "changeColumns"),
+        ("skipChangeCommits", "changeColumns"),
+        ("streaming-skip-delete-snapshots", "changeColumns"),
+        ("maxFilesPerTrigger", "maxChunksPerTrigger"),
+        ("maxBytesPerTrigger", "maxChunksPerTrigger"),
+        ("optimizeWrite", "chunks"),
+        ("autoCompact", "chunks"),
+        ("target-file-size-bytes", "chunks"),
+        ("maxRecordsPerFile", "chunks"),
     ],
 )
 def test_options_of_other_formats_lead_to_those_here(name, near):

@@ -107,7 +107,8 @@ def test_the_signature_has_the_declared_options(call):
     options = keyword_options(call)
     own = [name for name in parameters if name not in {one.keyword for one in options}]
     left = {one.keyword for one in options} - set(parameters)
-    assert left == {"storage_client", "virtual_authorize"}
+    names = ("credentials", "virtual_credentials")
+    assert left == {"storage_client", "virtual_authorize", *names}
     assert own[-1] == "options"
     for option in options:
         if option.keyword in parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,6 +164,29 @@ def test_unknown_option_names_the_nearest(typed, meant):
 def test_storage_settings_without_the_prefix(typed):
     assert "start with 'storage.'" in message_of(**{typed: "secret-value"})
     assert "secret-value" not in message_of(**{typed: "secret-value"})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("1719835200", "seconds since 1970 it is 2024-07-01T12:00:00Z"),
+        ("1719835200250", "milliseconds since 1970 it is 2024-07-01T12:00:00.250Z"),
+        ("1719835200000", "milliseconds since 1970 it is 2024-07-01T12:00:00Z"),
+        ("1719835200000001", "microseconds since 1970 it is 2024-07-01T12:00:00.000001Z"),
+    ],
+)
+def test_times_since_1970_are_shown_as_timestamps(given, meant):
+    text = message_of(**{"as-of-timestamp": given})
+    assert meant in text
+    shown = re.search(r"1970 it is (\S+)", text)[1]
+    assert parse(asOf=shown).as_of.timestamp() == pytest.approx(
+        int(given) / 10 ** (len(given) - 10), abs=1e-6
+    )
+
+
+def test_other_digits_are_no_times_since_1970():
+    assert "1970" not in message_of(asOf="17198352001")
+    assert parse(asOf="20240701").as_of == parse(asOf="2024-07-01").as_of
 
 
 @pytest.mark.parametrize(
@@ -476,7 +500,7 @@ def test_the_error_of_an_option_for_another_call_names_the_calls_and_advises():
     )
     with raises(
         InvalidInputError,
-        match=r"maintenance takes 'storage\.client' and",
+        match=r"maintenance takes 'storage\.client', 'storage\.\*' and 'credentials'",
         option="tag",
         call="maintenance",
     ):

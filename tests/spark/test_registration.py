@@ -33,6 +33,7 @@ def test_public_names():
         "read",
         "read_blocks",
         "rechunk",
+        "reduce",
         "register",
         "to_xarray",
         "unregister",

@@ -89,6 +89,7 @@ def calls(spark, repository, tmp_path, monkeypatch):
         "read": lambda: on,
         "read_blocks": lambda: {**on, "function": lambda ds: None, "schema": "v double"},
         "rechunk": lambda: {**on, "chunks": {"x": 2}, "dry_run": True},
+        "reduce": lambda: {**on, "statistics": "mean", "over": "x", "to": new(), "dry_run": True},
         "register": lambda: {"spark": spark},
         "sample": lambda: {"points": frame, "path": repository, "on": {"x": "x"}},
         "to_xarray": lambda: {"df": frame, "dims": ["x"]},

@@ -46,7 +46,11 @@ SHOWN = {
     ],
     "city_stripes": ["7,326 cities, 1,758,240 temperatures", "city_stripes.png"],
     "county_warming": ["3,109 counties, 746,160 yearly means", "North Dakota warms most: by 7.7"],
-    "demo": ["largest difference between Spark and xarray", "map.png"],
+    "demo": [
+        "series: 286.49 to 292.02 K, from xarray by at most",
+        "largest difference between Spark and xarray",
+        "map.png",
+    ],
     "operations": [
         "left out: 2024-07-03T06.nc: its first bytes",
         "Take out 04 July: up to 379 K",

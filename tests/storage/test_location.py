@@ -286,3 +286,30 @@ def test_a_url_with_one_slash_is_no_local_folder(url: str, advice: str):
     with pytest.raises(InvalidInputError, match="one slash") as caught:
         parse_url(url)
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["abfs", "abfss", "wasb", "wasbs", "WASBS"])
+@pytest.mark.parametrize("host", ["dfs", "blob"])
+def test_spellings_of_azure_name_container_and_account(scheme, host):
+    found = parse_url(f"{scheme}://data@weather.{host}.core.windows.net/a/b")
+    assert (found.kind, found.bucket, found.account, found.path) == ("az", "data", "weather", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "path"),
+    [
+        ("dbfs:/Volumes/main/raw/files/r", "/Volumes/main/raw/files/r"),
+        ("dbfs:///Volumes/main/raw/files/r/", "/Volumes/main/raw/files/r"),
+        ("file:/data/r", "/data/r"),
+        ("file:///data/r", "/data/r"),
+    ],
+)
+def test_spellings_of_local_paths(spelling, path):
+    found = parse_url(spelling)
+    assert (found.kind, found.url, found.path) == ("local", path, path)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3A"])
+def test_spellings_of_s3(scheme):
+    found = parse_url(f"{scheme}://bucket/a")
+    assert (found.kind, found.url, found.bucket) == ("s3", "s3://bucket/a", "bucket")

@@ -10,10 +10,12 @@ from typer.core import TyperCommand
 
 from icechunk_format.command_line.arguments import RepositoryArgument
 from icechunk_format.command_line.call import on_repository
+from icechunk_format.command_line.commands import catalog as catalog_commands
 from icechunk_format.command_line.commands import config as config_commands
 from icechunk_format.command_line.commands import edit as edit_commands
 from icechunk_format.command_line.commands import inspect as inspect_commands
 from icechunk_format.command_line.commands import maintenance as maintenance_commands
+from icechunk_format.command_line.commands import reducing as reducing_commands
 from icechunk_format.command_line.commands import refs as ref_commands
 from icechunk_format.command_line.commands import rows as row_commands
 from icechunk_format.command_line.commands import transfer as transfer_commands
@@ -77,6 +79,7 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "head": row_commands.head,
     "diff": inspect_commands.diff,
     "operations": inspect_commands.operations,
+    "applications": inspect_commands.applications,
     "explain": row_commands.explain,
     "branch list": ref_commands.list_branches,
     "branch create": ref_commands.create_branch,
@@ -102,9 +105,12 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "copy": transfer_commands.copy,
     "import-draft": transfer_commands.import_draft,
     "rechunk": transfer_commands.rechunk,
+    "reduce": reducing_commands.reduce,
     "virtualize": row_commands.virtualize,
     "mirror": transfer_commands.mirror,
     "freshness": transfer_commands.freshness,
+    "catalog check": catalog_commands.check,
+    "catalog list": catalog_commands.list_tables,
     "config show": config_commands.show_config,
     "config set": config_commands.set_config,
 }
@@ -127,8 +133,10 @@ _ARGUMENTS: Final = {
     "copy": transfer_commands.CopiedArgument,
     "import-draft": transfer_commands.DraftArgument,
     "freshness": transfer_commands.TableArgument,  # the table records its repository
+    "catalog check": catalog_commands.CatalogArgument,
+    "catalog list": catalog_commands.CatalogArgument,
 }
-_OF_CELLS: Final = ("group", "variables", "where", "sel", "sel_method", "isel")
+_OF_CELLS: Final = ("credentials", "group", "variables", "where", "sel", "sel_method", "isel")
 # The calls whose options commands take, and the keywords of these options, by default all.
 _TAKES: Final[dict[str, tuple[OptionCall, tuple[str, ...] | None]]] = {
     "head": ("read", _OF_CELLS),
@@ -138,6 +146,7 @@ _TAKES: Final[dict[str, tuple[OptionCall, tuple[str, ...] | None]]] = {
     "delete": ("delete", None),
     "verify": ("verify", None),
     "rechunk": ("rechunk", None),
+    "reduce": ("reduce", None),
     "virtualize": ("virtualize", None),
     "mirror": ("mirror", None),
 }
@@ -146,6 +155,7 @@ _APPS: Final = {
     "branch": _sub_app("branch", "List, create, move and delete branches."),
     "tag": _sub_app("tag", "List, create and delete tags."),
     "attrs": _sub_app("attrs", "Set and remove attributes of groups and arrays."),
+    "catalog": _sub_app("catalog", "Check and list the tables of a catalog."),
     "config": _sub_app("config", "Show and change the stored configuration."),
 }
 for _words, _command in COMMANDS.items():

@@ -103,7 +103,9 @@ _SHORTEST_SECRET: Final = 4
 
 
 # Options of a call that commands take only in --option.
-_IN_OPTION: Final = ("storage_client", "virtual_authorize", "spec_version")
+_IN_OPTION: Final = (
+    *("storage_client", "virtual_authorize", "virtual_credentials", "spec_version"),
+)
 _SHORT: Final = {"branch": "-b", "group": "-g", "message": "-m", "snapshot": "-s", "tag": "-t"}
 
 

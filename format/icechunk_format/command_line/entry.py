@@ -87,8 +87,8 @@ def run(arguments: Sequence[str]) -> ExitCode | int:
         result = _parser()(given, prog_name=PROGRAM, standalone_mode=False)
     except BrokenPipeError:
         return _closed_pipe()
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(f"\n{str(interrupt) or 'interrupted'}", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except Exception as error:
         # Every error is printed as one line, and returned as an exit code.

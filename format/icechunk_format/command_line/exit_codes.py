@@ -26,7 +26,10 @@ class ExitCode(IntEnum):
     OK = 0, "done"
     ERROR = 1, "failed: something does not exist, is damaged, or the storage does not respond"
     USAGE = 2, "the arguments are invalid"
-    FINDINGS = 3, "verify found errors in the repository"
+    FINDINGS = (
+        3,
+        "verify found errors in the repository, or catalog check in the catalog",
+    )
     NOT_CONFIRMED = 4, "not confirmed: nothing was changed (scripts give --yes)"
     CONFLICT = 5, "another writer changed the same objects: nothing was changed"
     OUTCOME_UNKNOWN = 6, "it is unknown whether the change was committed: check before repeating it"

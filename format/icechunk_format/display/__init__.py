@@ -10,6 +10,7 @@ module                 content
 ``arrays``             one array: dimensions, type, chunks, codecs, sizes
 ``chunk_picture``      an array and its chunks as a picture
 ``records``            results and plans: names and values
+``planned``            a group that a job would write
 =====================  =============================================================================
 
 Rules of this package

@@ -35,6 +35,8 @@ class ArrayFacts:
 
     Parameters
     ----------
+    num_manifests
+        None for an array that is not stored.
     chunks, shards
         Elements along each dimension; None if they vary or are unknown.
     nbytes
@@ -47,7 +49,7 @@ class ArrayFacts:
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     num_chunks: int
-    num_manifests: int
+    num_manifests: int | None
     dtype: str = "?"
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
@@ -86,6 +88,22 @@ def facts_of(node: Any, name: str) -> ArrayFacts:
         return ArrayFacts(**known, **_stored(metadata))
     except IcechunkError as error:
         return ArrayFacts(**known, problem=one_line(cut(error.message, 300)))
+
+
+def facts_of_document(metadata: ArrayMetadata, name: str) -> ArrayFacts:
+    """Describe an array that is not stored yet, by its ``zarr.json``."""
+    names = metadata.dimension_names or (None,) * metadata.ndim
+    return ArrayFacts(
+        name=name,
+        dims=tuple(one or f"dim_{axis}" for axis, one in enumerate(names)),
+        shape=tuple(metadata.shape),
+        num_chunks=math.prod(metadata.grid.num_chunks),
+        num_manifests=None,
+        attributes=metadata.attributes,
+        codecs=codecs_text(metadata.codecs_json),
+        fill_value=metadata.raw.get("fill_value"),
+        **_stored(metadata),
+    )
 
 
 def _stored(metadata: ArrayMetadata) -> dict[str, Any]:
@@ -170,7 +188,9 @@ def _array_html(one: ArrayFacts) -> str:
     in_shards = "" if one.shards is None else f" in shards of {_product(one.shards)}"
     per_chunk = "" if one.chunk_nbytes is None else f" ({size(one.chunk_nbytes)} each)"
     kind = "shard" if one.shards is not None else "chunk"
-    stored = f"{counted(one.num_chunks, kind)}, listed by {counted(one.num_manifests, 'manifest')}"
+    stored = counted(one.num_chunks, kind)
+    if one.num_manifests is not None:
+        stored += f", listed by {counted(one.num_manifests, 'manifest')}"
     rows = [
         ("Shape", escaped(_product(one.shape) or "scalar")),
         ("Chunks", escaped(f"{_product(one.chunks)}{per_chunk}{in_shards}" if one.shape else "")),

@@ -60,16 +60,37 @@ class IndexMap:
         return cls(before=before, after=int(counts.sum()), runs=_joined(runs))
 
     @classmethod
-    def inserted(cls, after: int, ranges: NDArray[np.int64]) -> Self:
-        """Return the map of an axis that gets fresh elements at ranges of new indices."""
-        return cls.dropped(after, ranges).inverse
-
-    @classmethod
     def of_indices(cls, indices: NDArray[Any], after: int) -> Self:
         """Return the map of elements to their new indices, distinct; -1 for those that are gone."""
         old = np.flatnonzero(indices >= 0)
         runs = np.stack([old, indices[old], np.ones_like(old)], axis=1).astype(np.int64)
         return cls(before=len(indices), after=after, runs=_joined(runs))
+
+    @classmethod
+    def of_labels(cls, old: NDArray[Any], new: NDArray[Any]) -> Self:
+        """Return the map of labels to equal ones; missing labels are gone.
+
+        Labels that repeat keep their indices if all do, and have one of them otherwise.
+        """
+        if np.array_equal(new[: len(old)], old):
+            return cls.resized(len(old), len(new))
+        found = np.full(len(old), -1, np.int64)
+        if len(new):
+            order = np.argsort(new, kind="stable")
+            at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
+            is_there = np.asarray(new[order][at] == old, np.bool_)
+            found[is_there] = order[at[is_there]]
+        return cls.of_indices(found, len(new))
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """The new index of every element, -1 for those that are gone; takes memory for each."""
+        return self.of(np.arange(self.before, dtype=np.int64))
+
+    @property
+    def gone(self) -> NDArray[np.int64]:
+        """The elements without a new index; takes memory for each element."""
+        return np.flatnonzero(self.indices < 0)
 
     @property
     def still(self) -> int:
@@ -94,6 +115,11 @@ class IndexMap:
         runs = np.stack([old, new, np.diff(edges)], axis=1)[(old >= 0) & (new >= 0)]
         runs = runs[np.argsort(runs[:, 0], kind="stable")]
         return type(self)(before=self.before, after=later.after, runs=_joined(runs))
+
+    def overlaid(self, other: IndexMap) -> Self:
+        """Return this map with the new indices that another one has; takes memory for each."""
+        found = other.indices
+        return self.of_indices(np.where(found < 0, self.indices, found), self.after)
 
     def of(self, elements: NDArray[Any]) -> NDArray[np.int64]:
         """Return the new index of each element, -1 for those that are gone."""

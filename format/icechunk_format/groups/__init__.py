@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         product_coords,
     )
     from icechunk_format.groups.dimension_sets import named_variables
-    from icechunk_format.groups.opened import SnapshotSource
+    from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
     from icechunk_format.groups.pipeline import read_ahead
     from icechunk_format.groups.positions import DimSelection, runs_of
     from icechunk_format.groups.variable import Variable, arrays_in
@@ -33,6 +33,7 @@ __all__ = [
     "AxisPick",
     "DecodedChunks",
     "DimSelection",
+    "SnapshotArrays",
     "SnapshotSource",
     "Variable",
     "arrays_in",
@@ -63,7 +64,7 @@ __getattr__, __dir__ = loaded_on_use(
             "product_coords",
         ],
         ".dimension_sets": ["named_variables"],
-        ".opened": ["SnapshotSource"],
+        ".opened": ["SnapshotArrays", "SnapshotSource"],
         ".pipeline": ["read_ahead"],
         ".positions": ["DimSelection", "runs_of"],
         ".variable": ["Variable", "arrays_in"],

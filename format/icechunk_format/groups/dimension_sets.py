@@ -28,14 +28,16 @@ def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath
     """Return the path of the group to read; ``label`` is the repository, for messages.
 
     ``group`` may lack the leading ``/``. None chooses the root if it has arrays, else the only
-    group with arrays.
+    group with arrays, without hidden groups: those below a name that begins with a dot.
     """
     if group is None:
         with_arrays = sorted(
             {
                 found
                 for node in snapshot.nodes
-                if node.array is not None and (found := parent(node.path)) is not None
+                if node.array is not None
+                and (found := parent(node.path)) is not None
+                and "/." not in found
             }
         )
         if ROOT in with_arrays or not with_arrays:

@@ -61,7 +61,7 @@ def checked_arguments(function: _Function) -> _Function:
 def checked_call(takes: Call, *names: str, **examples: str) -> Callable[[_Function], _Function]:
     """Return the decorator `checked_arguments` for a function whose ``**options`` are of a call.
 
-    The docstring lists them in place of ``each_option``. Only the arguments `names` are checked by
+    The docstring lists them before ``**options``. Only the arguments `names` are checked by
     their types, by default all; others are options, too. `examples` of arguments are for errors.
     """
     return lambda function: _checked(function, takes, names, examples)

@@ -35,6 +35,8 @@ Call = Literal[
     "rechunk",
     "map_blocks",
     "read_blocks",
+    "reduce",
+    "others",
     "merge",
 ]
 """A call that takes options: Spark's, a function or command, or all of maintenance."""
@@ -42,7 +44,10 @@ Call = Literal[
 WRITING: Final[tuple[Call, ...]] = ("write", "writeStream", "virtualize")
 
 #: Calls that read arrays and store others in one commit.
-CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks")
+CHANGING: Final[tuple[Call, ...]] = ("delete", "rechunk", "map_blocks", "reduce")
+
+#: Calls that read blocks and commit nothing; ``others`` are further sources of blocks.
+OF_BLOCKS: Final[tuple[Call, ...]] = ("read_blocks", "others")
 
 Layout = Literal["cells", "chunks", "refs", "summary"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)

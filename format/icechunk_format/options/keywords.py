@@ -34,6 +34,7 @@ from icechunk_format.options.parse import (
     parse_read_options,
 )
 from icechunk_format.options.read import ReadRequest
+from icechunk_format.storage.credentials import Credentials
 
 # Types of option values, for annotations.
 Names = str | Sequence[str]
@@ -46,10 +47,10 @@ _SELECTING: Final = ("sel", "isel")
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
-# The line of a docstring that the list of options replaces.
+# The lines of a docstring that the list of options replaces.
 _LIST: Final = (
-    '    each_option\n        The options are described on the page "Options" of the manual, and in'
-    " ``help()``.\n"
+    "    **options\n"
+    '        The options of the page "Options" of the manual, which ``help()`` lists.\n'
 )
 
 
@@ -71,7 +72,9 @@ def _as_string(name: str, value: Any) -> Any:
     value = single(value)
     if fold_name(name) == "path":
         return path_string(value)
-    if isinstance(value, Mapping) and fold_name(name) in _SELECTING:
+    if isinstance(value, Credentials) or (
+        isinstance(value, Mapping) and fold_name(name) in _SELECTING
+    ):
         return value
     text = _scalar(value)
     if text is not None:
@@ -261,10 +264,10 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
 
 
 def with_option_help(text: str | None, call: Call) -> str | None:
-    """Return a docstring with the list of the options of a call, in place of ``each_option``."""
+    """Return a docstring with the list of the options of a call before ``**options``."""
     if text is None or _LIST not in text:  # None with python -OO
         return text
-    return text.replace(_LIST, _listed(call))
+    return text.replace(_LIST, f"{_listed(call)}    **options\n")
 
 
 def _listed(call: Call) -> str:

@@ -147,6 +147,17 @@ REFS: Final = _table(
     ("committed_at", "timestamp", "When that snapshot was committed; NULL for a deleted tag."),
 )
 
+FRESHNESS: Final = _table(
+    "freshness",
+    "a branch, with the age of its newest snapshot when the query runs",
+    "repository",
+    ("branch", "string", "Name of the branch."),
+    ("snapshot_id", "string", "Its newest snapshot."),
+    ("committed_at", "timestamp", "When that snapshot was committed, by the clock of the writer."),
+    ("age_seconds", "number", "Seconds from that time to the query, by the clock of its task."),
+    ("message", "string", "Commit message of that snapshot."),
+)
+
 GROUPS: Final = _table(
     "groups",
     "a group",

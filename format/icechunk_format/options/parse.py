@@ -1,5 +1,7 @@
 """Parses the options of a call, and checks that the call takes them.
 
+Long because of the advice about options of other table formats.
+
 Rules of this file
 ------------------
 1. No option is ignored silently. An unknown one raises an error that names the nearest known one;
@@ -42,7 +44,7 @@ OPTIONS: Final = declared_options(ReadRequest, WriteRequest)
 SPARK_OPTIONS: Final = frozenset(
     {
         *("owner", "location", "provider", "comment", "collation", "external"),
-        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation"),
+        *("ismanagedlocation", "tabletype", "paths", "checkpointlocation", "queryname"),
         "serialization.format",
     }
 )
@@ -68,16 +70,43 @@ _ELSEWHERE: Final = {
         " 'where' applies a condition while it reads",
     ),
     **dict.fromkeys(
-        ("readChangeFeed", "startingVersion", "startingTimestamp"),
+        ("readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp"),
         (
             "changesSince",
             "option 'changesSince' reads the rows that changed since a tag, a branch or a snapshot;"
             " a stream takes option 'startingFrom'",
         ),
     ),
-    "start-snapshot-id": (
-        "changesSince",
-        "option 'changesSince' reads the rows that changed since a snapshot, a tag or a branch",
+    **dict.fromkeys(
+        ("start-snapshot-id", "start-timestamp"),
+        (
+            "changesSince",
+            "option 'changesSince' reads the rows that changed since a snapshot, a tag or a branch",
+        ),
+    ),
+    **dict.fromkeys(
+        ("ignoreDeletes", "ignoreChanges", "skipChangeCommits", "streaming-skip-delete-snapshots"),
+        (
+            "changeColumns",
+            "changes never stop a stream: rewritten rows are returned again, and deleted rows only"
+            " with option 'changeColumns'; leave it out",
+        ),
+    ),
+    **dict.fromkeys(
+        ("maxFilesPerTrigger", "maxBytesPerTrigger"),
+        (
+            "maxChunksPerTrigger",
+            "option 'maxChunksPerTrigger' limits a batch by changed chunks, and"
+            " 'maxSnapshotsPerTrigger' by snapshots",
+        ),
+    ),
+    **dict.fromkeys(
+        ("optimizeWrite", "autoCompact", "target-file-size-bytes", "maxRecordsPerFile"),
+        (
+            "chunks",
+            "the chunks of the arrays are the files: option 'chunks' sets their shape when a write"
+            " creates them, and icechunk_spark.rechunk changes it",
+        ),
     ),
     **dict.fromkeys(
         ("stream-from-timestamp", "startingOffsets"),
@@ -111,10 +140,7 @@ _ELSEWHERE: Final = {
 }
 
 # Other options of file formats and tables, for errors that show them as users type them.
-_OF_OTHER_FORMATS: Final = (
-    *("ignoreChanges", "ignoreDeletes", "skipChangeCommits", "maxFilesPerTrigger"),
-    *("maxBytesPerTrigger", "inferSchema", "pathGlobFilter", "recursiveFileLookup"),
-)
+_OF_OTHER_FORMATS: Final = (*("inferSchema", "pathGlobFilter", "recursiveFileLookup"),)
 
 # Advice about options that a call does not take.
 _ADVICE: Final[dict[Call, str]] = {

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest
 from icechunk_format.options.declare import TABLE_NAMES, fold_name
 from icechunk_format.options.values import refused
 
+#: The error of a table in Spark's catalog.
+CATALOG_TABLE: Final = (
+    "a catalog table cannot be read through icechunk, because Spark drops the options of tables of"
+    " Python sources, the path included: use CREATE TEMPORARY VIEW v USING icechunk OPTIONS (path"
+    " '...') instead of CREATE TABLE"
+)
+
 
 def refuse_catalog_table(options: Mapping[str, str]) -> None:
     """Raise InvalidInputError for a catalog table, which Spark would read without options."""
     if {"provider", "owner"} <= {fold_name(name) for name in options}:
-        raise InvalidInputError(
-            "a catalog table cannot be read through icechunk, because Spark drops the options of"
-            " tables of Python sources, the path included: use CREATE TEMPORARY VIEW v USING"
-            " icechunk OPTIONS (path '...') instead of CREATE TABLE",
-            option="path",
-        )
+        raise InvalidInputError(CATALOG_TABLE, option="path")
 
 
 def require_path(

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from icechunk_format.options.declare import (
     CHANGING,
+    OF_BLOCKS,
     TABLE_NAMES,
     WRITING,
     Call,
@@ -17,17 +18,23 @@ from icechunk_format.options.declare import (
     option,
 )
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.options.values import Choice, parse_byte_size, parse_url_prefixes
+from icechunk_format.options.values import (
+    Choice,
+    parse_byte_size,
+    parse_credentials,
+    parse_url_prefixes,
+)
+from icechunk_format.storage.credentials import Credentials
 
 _VALUES: Final = ("cells", "chunks", "summary")
 
 _EVERY_CALL: Final[tuple[Call, ...]] = get_args(Call)
 _SELECTING: Final[tuple[Call, ...]] = ("read", "readStream", "sample", "zonal", "mirror")
-_OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, "read_blocks")
+_OF_REGIONS: Final[tuple[Call, ...]] = (*_SELECTING, *CHANGING, *OF_BLOCKS)
 _FETCHING: Final[tuple[Call, ...]] = (*_OF_REGIONS, "verify", "merge", *WRITING)
 _WITH_HISTORY: Final[tuple[Call, ...]] = (
     *("read", "sample", "zonal", "mirrored"),
-    *("rechunk", "map_blocks", "read_blocks"),
+    *("rechunk", "map_blocks", *OF_BLOCKS, "reduce"),
 )
 
 # The tables about one snapshot, and those of them about its nodes.
@@ -71,7 +78,7 @@ class ReadRequest:
     )
     branch: str | None = option(
         "branch",
-        calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, "read_blocks"),
+        calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, *OF_BLOCKS),
         type_text="name",
         default_text="`main`",
         help="Branch whose newest snapshot is read.",
@@ -109,6 +116,13 @@ class ReadRequest:
         " `storage.token`, `storage.endpoint_url`, `storage.region`, `storage.anon`, …"
         " Without credentials, the environment's are used.",
     )
+    credentials: Credentials | None = _of_storage(  # noqa: RUF009 - a field
+        "credentials",
+        type_text="name",
+        parse=parse_credentials,
+        help="Name of the credentials of the storage, which `icechunk_spark.register`, Spark's"
+        " configuration or the environment has. SQL, plans and logs contain only the name.",
+    )
     virtual_authorize: tuple[str, ...] = _of_virtual_chunks(
         "virtual.authorize",
         type_text="URL prefixes, comma-separated",
@@ -123,6 +137,12 @@ class ReadRequest:
     virtual_storage_options: Mapping[str, str] = _of_virtual_chunks(
         "virtual.storage.*",
         help="Settings of the storages that hold virtual chunks, with the names of `storage.*`.",
+    )
+    virtual_credentials: Credentials | None = _of_virtual_chunks(  # noqa: RUF009 - a field
+        "virtual.credentials",
+        type_text="name",
+        parse=parse_credentials,
+        help="Name of the credentials of the storages that hold virtual chunks.",
     )
     layout: Layout = option(  # noqa: RUF009 - a field
         "layout",

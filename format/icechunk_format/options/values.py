@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import nearest, shown
+from icechunk_format.storage.credentials import Credentials
 
 Parser = Callable[[str, Any], Any]
 
@@ -49,6 +50,16 @@ def parse_string(name: str, text: str) -> str:
     if not value:
         raise refused(name, "is empty: give a value or leave the option out", value="")
     return value
+
+
+def parse_credentials(name: str, given: Any) -> Credentials | None:
+    """Return credentials unchanged, or those of the environment under a name; None if empty."""
+    if isinstance(given, Credentials):
+        return given
+    if not given:
+        return None
+    # A value that is no name may be a credential, so no message shows it.
+    return Credentials(given.strip() if isinstance(given, str) else given)
 
 
 def parse_selection(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
@@ -120,8 +131,24 @@ def parse_timestamp(name: str, text: str) -> datetime:
         wanted = (
             "an ISO 8601 timestamp such as 2024-07-01T12:00:00Z (without a zone it is taken as UTC)"
         )
-        raise _wrong(name, text, wanted) from None
+        raise _wrong(name, text, wanted, _of_epoch(text.strip())) from None
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# Digits of the seconds, milliseconds and microseconds since 1970 of the years 2001 to 2286.
+_EPOCH_FACTORS: Final = {10: 1, 13: 1_000, 16: 1_000_000}
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+
+def _of_epoch(text: str) -> str:
+    """Return a hint if the string is a time in units since 1970, as other formats take it."""
+    factor = _EPOCH_FACTORS.get(len(text))
+    if factor is None or not _DIGITS.fullmatch(text):
+        return ""
+    unit = {1: "seconds", 1_000: "milliseconds", 1_000_000: "microseconds"}[factor]
+    moment = datetime.fromtimestamp(int(text) // factor, UTC)
+    part = f".{int(text) % factor:0{len(text) - 10}}" if int(text) % factor else ""
+    return f"; as {unit} since 1970 it is {moment:%Y-%m-%dT%H:%M:%S}{part}Z"
 
 
 def parse_names(name: str, text: str) -> tuple[str, ...]:

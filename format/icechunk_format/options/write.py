@@ -17,6 +17,7 @@ from icechunk_format.options.values import (
     parse_spec_version,
     parse_whole_number,
 )
+from icechunk_format.storage.credentials import Credentials
 
 _option = partial(option, calls=("write", "writeStream"))
 _of_a_commit = partial(option, calls=(*WRITING, *CHANGING))
@@ -162,8 +163,10 @@ class WriteRequest(WriteOptions):
     path: str = option_of(ReadRequest, "path")
     storage_client: Literal["auto", "obstore", "fsspec"] = option_of(ReadRequest, "storage_client")
     storage_options: Mapping[str, str] = option_of(ReadRequest, "storage_options")
+    credentials: Credentials | None = option_of(ReadRequest, "credentials")  # noqa: RUF009 - a field
     virtual_authorize: tuple[str, ...] = option_of(ReadRequest, "virtual_authorize")
     virtual_storage_options: Mapping[str, str] = option_of(ReadRequest, "virtual_storage_options")
+    virtual_credentials: Credentials | None = option_of(ReadRequest, "virtual_credentials")  # noqa: RUF009 - a field
     distribution: Literal["hash", "none"] = _option(
         "distribution",
         default="hash",

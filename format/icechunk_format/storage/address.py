@@ -6,7 +6,8 @@ r"""Parses URLs and local paths into kind of storage, bucket and path, without I
 | ``memory://a/b`` | memory | - | ``a/b`` |
 | ``s3://bucket/a`` (``s3a``, ``s3n``) | s3 | bucket | ``a`` |
 | ``gs://bucket/a`` (``gcs``) | gs | bucket | ``a`` |
-| ``az://container/a``, ``abfs(s)://container@account.host/a`` | az | container | ``a`` |
+| ``az://container/a``, ``abfs(s)://`` or ``wasb(s)://c@account.host/a`` | az | container | ``a`` |
+| ``dbfs:/Volumes/a`` | local | - | ``/Volumes/a`` |
 | ``http(s)://host/a`` | http | - | ``a`` |
 | any other ``scheme://`` or ``a::b`` | other | - | passed to fsspec |
 
@@ -43,9 +44,14 @@ _KINDS: Final[dict[str, Kind]] = {
     "azure": "az",
     "abfs": "az",
     "abfss": "az",
+    "wasb": "az",
+    "wasbs": "az",
     "http": "http",
     "https": "http",
 }
+
+# Where Databricks mounts volumes.
+_VOLUMES: Final = "/Volumes/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +104,8 @@ def parse_url(url: str) -> Address:
         return _local(os.path.expanduser(_without_hadoop_scheme(url)))
     scheme = match.group(1).lower()
     rest = url[match.end() :]
+    if scheme == "dbfs" and rest.startswith(_VOLUMES):
+        return _local(rest)
     kind = _KINDS.get(scheme, "other")
     if "::" in _IPV6.sub("", url) or kind == "other":
         return Address(kind="other", url=url.rstrip("/"), shown_url=_shown(url.rstrip("/")))
@@ -138,6 +146,8 @@ def _without_hadoop_scheme(path: str) -> str:
     scheme, rest = match.groups()
     if scheme.lower() == "file":
         return unquote(rest)
+    if scheme.lower() == "dbfs" and rest.startswith(_VOLUMES):
+        return rest
     advice = f"/dbfs{rest}" if scheme.lower() == "dbfs" else f"{scheme}:/{rest}"
     raise InvalidInputError(
         f"the path {_shown(path)!r} begins like a URL, but with one slash; write {advice!r}, or "

@@ -128,6 +128,10 @@ class MemoryStorage(Storage):
                 self._space.below(path).pop(path, None)
         return []
 
+    def folders(self) -> Iterator[str]:
+        keys = (info.key for info in self.list())
+        yield from dict.fromkeys(key.partition("/")[0] for key in keys if "/" in key)
+
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         split_prefix(prefix)
         count(1)

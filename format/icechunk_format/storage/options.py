@@ -230,6 +230,16 @@ def parse_options(kind: str, given: Mapping[str, str]) -> StorageOptions:
     return StorageOptions(values)
 
 
+def canonical_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return options of a kind of URL under their canonical names, and unknown ones unchanged."""
+    spellings = _spellings(kind)
+    found = {}
+    for name, value in given.items():
+        canonical, is_negated = spellings.get(_squashed(name), (name, False))
+        found[name if is_negated else canonical] = value
+    return found
+
+
 def relevant_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a kind of URL has; all of them for URLs that only fsspec supports."""
     spellings = _spellings(kind)

@@ -239,6 +239,10 @@ class Storage(Protocol):
             return None
         return self.put(target, fetched.data)
 
+    def folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the root, without listing deeper ones."""
+        ...
+
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object whose key starts with ``prefix``, page by page, in no fixed order."""

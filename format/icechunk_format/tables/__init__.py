@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
+    from icechunk_format.tables.catalog import TableFacts, checked_entries, read_catalog
     from icechunk_format.tables.dataset import Dataset, MissingChunks, open_dataset
     from icechunk_format.tables.metadata_tables.costs import cost_of_snapshot, inspection_cost
     from icechunk_format.tables.metadata_tables.history import change_rows, names_of, operation_rows
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         requested_table,
         selecting,
     )
+    from icechunk_format.tables.selection.labels import Labels
     from icechunk_format.tables.selection.pruning import condition_on_values
     from icechunk_format.tables.selection.sel_isel import Given, combined_selection
     from icechunk_format.tables.selection.select import Selecting, Selection
@@ -42,12 +44,15 @@ __all__ = [
     "ColumnFactory",
     "Dataset",
     "Given",
+    "Labels",
     "MissingChunks",
     "Selecting",
     "Selection",
     "Table",
+    "TableFacts",
     "change_rows",
     "check_names",
+    "checked_entries",
     "chunk_extents",
     "combined_selection",
     "condition_on_values",
@@ -60,6 +65,7 @@ __all__ = [
     "operation_rows",
     "plan_inspection",
     "planning",
+    "read_catalog",
     "requested_dataset",
     "requested_inspection",
     "requested_scan",
@@ -74,6 +80,8 @@ __all__ = [
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
+        ".selection.labels": ["Labels"],
+        ".catalog": ["read_catalog", "checked_entries", "TableFacts"],
         ".dataset": ["Dataset", "MissingChunks", "open_dataset"],
         ".metadata_tables.costs": ["cost_of_snapshot", "inspection_cost"],
         ".metadata_tables.history": ["change_rows", "names_of", "operation_rows"],

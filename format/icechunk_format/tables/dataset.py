@@ -23,9 +23,14 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups import SnapshotSource, Variable, arrays_in, named_variables
+from icechunk_format.groups import (
+    SnapshotArrays,
+    SnapshotSource,
+    Variable,
+    arrays_in,
+    named_variables,
+)
 from icechunk_format.groups.dimension_sets import data_variables, find_group
-from icechunk_format.groups.opened import SnapshotArrays
 from icechunk_format.names import choose
 from icechunk_format.repository.chunks.source import ChunkSource
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess

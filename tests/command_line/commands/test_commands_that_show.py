@@ -205,6 +205,24 @@ def test_lists_of_branches_and_tags(command, weather):
     ]
 
 
+def test_applications_of_a_branch(command, weather):
+    assert command("applications", weather.url).out == ""
+    assert "no commit on branch main" in command("applications", weather.url).err
+    for app_id, version in (("nightly", 3), ("nightly", 1), ("hourly", 7), ("nightly", 4)):
+        session = weather.repository.writable_session()
+        session.set_attributes("/", {"version": version})
+        session.commit("Work", metadata={"txnAppId": app_id, "txnVersion": version})
+    nightly, hourly = picture(command("applications", weather.url), weather)
+    tip = weather.repository.resolve(branch="main")
+    assert re.sub(r"  +", "  ", nightly).startswith(f"nightly  1, 3 to 4  {tip}  20")
+    assert hourly.split()[:2] == ["hourly", "7"]
+    found = json.loads(command("applications", weather.url, "--app-id", "hourly", "--json").out)
+    assert [one["versions"] for one in found["applications"]] == [[[7, 7]]]
+    assert not found["has_expired_snapshots"]
+    on_audit = command("applications", weather.url, "-b", "audit", "--app-id", "nightly")
+    assert "version of the application nightly" in on_audit.err
+
+
 # -- for scripts ----------------------------------------------------------------------------
 
 
@@ -227,6 +245,7 @@ def check_keys(keys, value, where):
         "show",
         "diff",
         "operations",
+        "applications",
         "branch list",
         "tag list",
         "config show",

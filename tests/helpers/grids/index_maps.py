@@ -40,6 +40,6 @@ def index_maps(draw, before=None):
     new = draw(st.permutations(range(after)))
     if how == "inserted":
         fresh = sorted(new[before:])
-        return IndexMap.inserted(after, ranges_of(fresh)), sorted(new[:before])
+        return IndexMap.dropped(after, ranges_of(fresh)).inverse, sorted(new[:before])
     found = [at if draw(st.booleans()) else -1 for at in new[:before]]
     return IndexMap.of_indices(np.array(found, np.int64), after), found

@@ -269,6 +269,11 @@ class StorageContract:
         with pytest.raises(InvalidInputError):
             list(storage.list("../"))
 
+    def test_folders_are_those_directly_below_the_root(self, storage: Storage):
+        keys = ["repo", "a/repo", "a/chunks/x", "b/c/d", "a.b/x", "deep/er/than/that"]
+        storage.put_many((key, key.encode()) for key in keys)
+        assert sorted(storage.folders()) == ["a", "a.b", "b", "deep"]
+
     def test_list_is_complete_beyond_a_page(self, storage: Storage):
         keys = {f"chunks/{i:05}" for i in range(1050)}
         storage.put_many((key, b"") for key in keys)

@@ -155,3 +155,59 @@ def test_a_branch_file_race_that_is_always_lost_ends(monkeypatch):
     with raises(ConflictError, attempts=3, branch="main"):
         publish.update_branch_ref(Rival(), "main", root, expected=tip, key=branch_ref_key("main"))
     assert sound.resolve() == tip
+
+
+class Interrupted:
+    """Raises KeyboardInterrupt at a write of an object, or at the first read after one."""
+
+    def __init__(self, storage, key, when):
+        self._storage, self._key, self._when = storage, key, when
+
+    def __getattr__(self, name):
+        return getattr(self._storage, name)
+
+    def put(self, key, data, **kwargs):
+        if key != self._key or self._when == "before":
+            if self._when == "before" and key.startswith("overwritten/"):
+                raise KeyboardInterrupt
+            return self._storage.put(key, data, **kwargs)
+        if self._when == "not written":
+            raise KeyboardInterrupt
+        self._storage.put(key, data, **kwargs)
+        if self._when == "written":
+            raise KeyboardInterrupt
+        self._when = "asked"
+        raise StorageError("reset", outcome_unknown=True)
+
+    def head(self, key):
+        if self._when == "asked":
+            raise KeyboardInterrupt
+        return self._storage.head(key)
+
+
+@pytest.mark.parametrize(
+    ("when", "after"),
+    [("before", {}), ("not written", {}), ("written", {"n": 1}), ("lost", {"n": 1})],
+)
+def test_an_interrupted_write_says_that_its_outcome_is_unknown(when, after):
+    sound, _ = faulty_repository(2)
+    storage = Interrupted(sound.storage, "repo", when)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        publish.update_repo(storage, lambda info: set_metadata(info, {"n": 1}))
+    says = "'repo'" in str(caught.value) and "may have landed or not" in str(caught.value)
+    assert says == (when != "before")
+    assert sound.metadata == after
+
+
+def test_an_interrupted_branch_file_says_that_its_outcome_is_unknown():
+    sound, _ = faulty_repository(1)
+    root, key = list(sound.ancestry())[-1].id, branch_ref_key("main")
+    with pytest.raises(KeyboardInterrupt, match="may have landed or not"):
+        publish.update_branch_ref(
+            Interrupted(sound.storage, key, "written"),
+            "main",
+            root,
+            expected=sound.resolve(),
+            key=key,
+        )
+    assert sound.resolve() == root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 
 import pytest
 from helpers.raised import raises
@@ -186,3 +187,18 @@ def test_a_checkpoint_inside_of_a_new_repository_is_refused(spark, files, tmp_pa
     # An existing repository ignores other folders.
     run(sink(session, files, path + "2", f"{path}2/_checkpoint"))
     assert values(spark, path + "2") == [0, 1, 100, 101]
+
+
+def test_the_last_line_of_a_dead_stream_is_the_error(spark, files, tmp_path):
+    files([1])
+    rows = spark.readStream.schema(SCHEMA).json(files.folder)
+    stream = (
+        rows.union(rows).writeStream.format("icechunk").options(dims="time,x", path=tmp_path / "r")
+    )
+    query = stream.option("checkpointLocation", tmp_path / "c").trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(300)
+    for error in (caught.value, query.exception()):
+        last = traceback.format_exception_only(error)[-1]
+        assert last.startswith("icechunk_format.errors.InvalidInputError: ")
+        assert "time" in last

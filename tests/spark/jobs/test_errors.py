@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.errors import PySparkException
 
 from icechunk_format.errors import FormatError, NotFoundError, StorageError
-from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.errors import errors_on_one_line, noted_error, noted_errors
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,16 @@ def test_what_is_not_ours_passes_untouched():
     with pytest.raises(KeyError) as caught, errors_on_one_line():
         raise error
     assert caught.value is error
+
+
+def test_the_error_of_a_report_becomes_its_last_line():
+    report = (
+        "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n  File ...\n"
+        "icechunk_format.errors.ConflictError: both changed\n\n=== Streaming Query ===\nPlan\n"
+    )
+    with pytest.raises(PySparkException) as caught, noted_errors():
+        raise PySparkException(report)
+    noted_error(caught.value)
+    assert caught.value.__notes__ == ["icechunk_format.errors.ConflictError: both changed"]
+    other = PySparkException("[OTHER]")
+    assert not hasattr(noted_error(other), "__notes__")

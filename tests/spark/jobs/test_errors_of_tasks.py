@@ -57,15 +57,17 @@ def test_a_write_raises_our_error_alone(spark, tmp_path, caplog):
 
 @pytest.mark.each_spark
 @pytest.mark.parametrize("how", ["function", "source"])
-def test_a_read_shows_the_error_and_few_frames(spark, damaged, how):
+@pytest.mark.parametrize("action", ["collect", "toLocalIterator"])
+def test_a_read_shows_the_error_and_few_frames(spark, damaged, how, action):
     frame = (
         icechunk_spark.read(spark, damaged) if how == "function" else by_source(spark).load(damaged)
     )
     with pytest.raises(PythonException) as caught:
-        frame.collect()
+        list(getattr(frame, action)())
     found = [line for line in str(caught.value).splitlines() if line.strip()]
     assert len(found) <= MOST_LINES
     assert any(line.startswith("icechunk_format.errors.NotFoundError: ") for line in found)
+    assert not any("awaitResult" in line or "java.base" in line for line in found)
 
 
 def test_what_dies_keeps_sparks_report():

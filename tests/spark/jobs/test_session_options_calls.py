@@ -70,6 +70,10 @@ def calls(spark, tmp_path):
         "read": [on],
         "read_blocks": [{**on, **blocks, "schema": "v double"}],
         "rechunk": [{**on, "chunks": {"x": 1}}, {**here, "chunks": {"x": 1}, **slow}],
+        "reduce": [
+            {**on, "statistics": "mean", "over": "x", "to": None},
+            {**here, "statistics": "mean", "over": "x", **slow},
+        ],
         "sample": [{"points": frame, "path": URL, "on": {"x": "x"}, **FAST}],
         "view": [{**on, "name": "a"}, {**on, "name": "b", "tag": "v1"}],
         "virtualize": [{**on, "files": str(tmp_path / "*.nc")}],

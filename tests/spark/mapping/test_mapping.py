@@ -15,7 +15,12 @@ from helpers.raised import raises
 from pyspark.errors import PySparkException
 
 import icechunk_spark
-from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IcechunkError,
+    InvalidInputError,
+)
 from icechunk_format.options.keywords import parse_arguments
 from icechunk_format.repository import Repository
 from icechunk_format.workflows.mapping import BlocksRequest
@@ -226,7 +231,7 @@ def test_rows_that_do_not_fit_the_schema_are_refused(weather, case):
     schema = pa.schema([pa.field("mean", pa.float64(), nullable=False)])
     function = DatasetFunction(function=lambda ds: returned())
     with pytest.raises(InvalidInputError) as caught:
-        list(function.rows(block, grid.read(block), grid.attributes, schema))
+        list(function.rows(block, grid.reader().read(block), grid.attributes, schema))
     line = caught.value.message.splitlines()[0]
     assert "block time=2024-01-07..2024-01-12, y=50.0..43.0, x=0.0..5.0" in line
     assert all(re.search(word, line) for word in words), line
@@ -297,3 +302,67 @@ def test_follow_and_two_jobs_at_once(spark, weather, tmp_path):
     assert len(errors) < 2
     assert {o.result().computed for o in outcomes if o.exception() is None} <= {0, 1}
     xr.testing.assert_equal(opened(to), warm(opened(weather)).drop_attrs(deep=False))
+
+
+def test_several_sources(spark, weather, tmp_path):
+    from helpers.blocks import Source
+
+    whole = opened(weather)
+    # Another order, other chunks and data types, and a commit after the tag.
+    other = whole[["t2m"]].drop_vars("area").isel(y=slice(None, None, -1)).astype("f8") + 1
+    other = other.assign_coords(x=whole["x"].astype("f4"))
+    observed = Source(tmp_path / "observed", other, encoding={"t2m": {"chunks": (7, 8, 2)}})
+    observed.write(other, group="surface")
+    tip = observed.repository.lookup_branch("main")
+    observed.repository.create_tag("v1", snapshot_id=tip)
+    observed.put("surface/t2m", 3, 0.0)
+    obs = {"path": tmp_path / "observed", "group": "surface", "tag": "v1", "variables": "t2m"}
+    others = {"obs": obs, "mask": {"path": weather, "variables": ["mask"]}}
+    blocks = {"time": 5, "y": 3}
+
+    def bias(ds, obs, mask, block):
+        found = (ds["t2m"] - obs["t2m"]).where(mask["mask"])
+        assert dict(found.sizes) == dict(ds.sizes), block
+        return found.drop_vars("area").to_dataset(name="bias")
+
+    to = str(tmp_path / "bias")
+    done = icechunk_spark.map_blocks(
+        spark, weather, bias, to=to, blocks=blocks, others=others, follow=True
+    )
+    expected = (whole["t2m"] - other["t2m"].reindex_like(whole)).where(whole["mask"])
+    xr.testing.assert_allclose(opened(to)["bias"], expected.drop_vars("area"))
+    again = icechunk_spark.map_blocks(
+        spark, weather, bias, to=to, blocks=blocks, others=others, follow=True
+    )
+    assert (done.computed, again.computed) == (9, 0)
+
+    def means(ds, obs, mask):
+        return pd.DataFrame({"mean": [float((ds["t2m"] - obs["t2m"]).where(mask["mask"]).mean())]})
+
+    rows = icechunk_spark.read_blocks(
+        spark, weather, means, "mean double", blocks=blocks, others=others
+    )
+    assert rows.count() == 9
+    assert rows.toPandas()["mean"].between(-1.01, -0.99).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [
+        ({"group": "a"}, {"match": "'obs' has no path", "source": "obs"}),
+        ({"path": "{}", "message": "x"}, {"match": "does not apply to others", "call": "others"}),
+        ({"path": "{}", "where": "x = 1"}, {"match": "does not apply to others"}),
+        ({"path": "{}", "metod": "nearest"}, {"match": "unknown option 'metod'"}),
+        ({"path": "{}", "method": "cubic"}, {"match": "choose exact, nearest, whole"}),
+        ({"path": "{}#history"}, {"match": "the path names the metadata table"}),
+        ("/no/such", {"match": "there is no Icechunk repository", "error": IcechunkError}),
+    ],
+)
+def test_wrong_options_of_further_sources(spark, weather, tmp_path, given, facts):
+    if isinstance(given, dict):
+        given = {key: value.format(weather) for key, value in given.items()}
+    error = facts.pop("error", InvalidInputError)
+    with raises(error, **facts):
+        icechunk_spark.read_blocks(
+            spark, weather, lambda ds, obs: None, "mean double", others={"obs": given}
+        )

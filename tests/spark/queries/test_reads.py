@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +26,7 @@ def test_numbers_of_reads_and_of_opened_tables_are_bounded(monkeypatch: pytest.M
     monkeypatch.setattr(reads, "_MOST_OPEN", 3)
     kept = Reads()
     ids = [kept.new_id() for _ in range(9)]
-    table: Any = object()
+    table: Any = SimpleNamespace(options=SimpleNamespace(credentials=None))
     for id in ids:
         kept.add(id, table, Opened(table))
     assert len(set(ids)) == 9
@@ -90,7 +91,7 @@ def reads_rule(spark: SparkSession) -> Any:
 
 
 def test_plans_of_one_table_are_made_in_many_threads():
-    table: Any = object()
+    table: Any = SimpleNamespace(options=SimpleNamespace(credentials=None))
     opened, errors = Opened(table), []
     barrier = threading.Barrier(4)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.builder import reference_repository
 from helpers.raised import raises
 
 import icechunk_spark
@@ -104,3 +105,31 @@ def test_whole_numbers_are_not_rounded_beside_missing_values(spark):
     assert icechunk_spark.to_xarray(exact, dims=["x", "y"]).v.values[0, 0] == large
     small = icechunk_spark.to_xarray(frame.where("v = 5").selectExpr("x", "y", "v"), dims=["x"])
     assert small.v.values.tolist() == [5]
+
+
+@pytest.mark.needs_reference
+def test_times_of_other_calendars_are_those_of_xarray(spark, tmp_path):
+    import xarray as xr
+
+    pytest.importorskip("cftime")
+    times = xr.date_range(
+        "2001-02-29T12:00:00.250", periods=3, freq="30D", calendar="360_day", use_cftime=True
+    )
+    data = np.arange(6.0).reshape(3, 2)
+    dataset = xr.Dataset({"v": (("time", "x"), data)}, {"time": times, "x": [0.0, 1.0]})
+    dataset["time"].encoding = {"units": "seconds since 2000-01-01", "calendar": "360_day"}
+    path = str(tmp_path / "repository")
+    session = reference_repository(path).writable_session("main")
+    dataset.to_zarr(session.store, consolidated=False)
+    session.commit("dataset")
+    expected = dataset.indexes["time"]
+    read = icechunk_spark.to_xarray(icechunk_spark.read(spark, path))
+    assert read.indexes["time"].equals(expected)
+    assert read["time"].dt.calendar == "360_day"
+    assert read.sel(time=slice("2001-03", "2001-12")).sizes["time"] == 2
+    points = spark.createDataFrame([(0.0,), (1.0,)], "x double")
+    sampled = icechunk_spark.to_xarray(
+        icechunk_spark.sample(points, path, on={"x": "x"}, keep=["time"])
+    )
+    assert sampled.indexes["time"].equals(expected)
+    np.testing.assert_array_equal(sampled["v"], data.T)

@@ -61,6 +61,7 @@ def test_maps_become_series(spark, maps, kind, monkeypatch):
     sizes = {"time": -1, "y": 10, "x": 10}
     planned = icechunk_spark.rechunk(spark, path, chunks=sizes, memory="100k", dry_run=True)
     assert planned.commit is None
+    assert "in chunks of 60 × 10 × 10" in repr(planned.target)
     assert read(path)[1] == (1, 40, 50)
     memory = {"direct": "512m", "shuffled": "100k", "twice": "16k"}[kind]
     done = icechunk_spark.rechunk(spark, path, chunks=sizes, memory=memory, message="series")
@@ -73,6 +74,10 @@ def test_maps_become_series(spark, maps, kind, monkeypatch):
     totals = done.commit.totals
     assert (totals.chunks_decoded, totals.chunks_encoded) == (60, 20)
     assert totals.tasks == done.tasks
+    # Chunks are read and written once, beside metadata.
+    assert totals.requests >= 60 + 20
+    assert totals.bytes_read > 60 * values.itemsize
+    assert totals.decode_seconds > 0
     repository = Repository.open(path)
     assert repository.snapshot_info(repository.resolve()).message == "series"
 

@@ -74,7 +74,9 @@ def check(result, points):
 def test_every_row_stays_and_gets_the_nearest_value(spark, weather, points):
     result = icechunk_spark.sample(points, weather.path, on=ON, variables="t2m")
     assert result.columns == [*points.columns, "t2m"]
-    assert result.schema[:-1] == points.schema
+    assert [(f.name, f.dataType) for f in result.schema[:-1]] == [
+        (f.name, f.dataType) for f in points.schema
+    ]
     assert "Exchange" not in result._jdf.queryExecution().toString()
     check(result, points)
 
@@ -98,7 +100,9 @@ def test_expressions_labels_that_are_not_even_and_arrays(spark, weather, points,
         group="ocean",
     )
     assert "icechunk_chunk_of_point" in result._jdf.queryExecution().toString()
-    assert result.schema.simpleString() == "struct<place:string,salinity:array<double>>"
+    assert result.schema.simpleString() == (
+        "struct<place:string,depth:array<bigint>,salinity:array<double>>"
+    )
     found = {row["place"]: row["salinity"] for row in result.collect()}
     assert found == {"Nice": [8.0, 9.0, 10.0, 11.0], "Bergen": [0.0, 1.0, 2.0, 3.0], "Oslo": None}
     by_date = points.withColumn("on_day", F.to_date("at"))

@@ -65,6 +65,31 @@ def test_refs_with_a_deleted_tag(weather):
     assert rows[2]["committed_at"] is None
 
 
+def test_freshness_has_the_age_of_each_branch(weather, monkeypatch):
+    repository, first, second = weather
+    repository.create_branch("dev", first)
+    later = repository.snapshot_info(second).flushed_at + 90_500_000
+    monkeypatch.setattr("icechunk_format.tables.metadata_tables.history.time", Clock(later))
+    rows = rows_of(repository, "freshness")
+    assert [(row["branch"], row["snapshot_id"], row["message"]) for row in rows] == [
+        ("dev", str(first), "write it"),
+        ("main", str(second), "change it"),
+    ]
+    assert rows[1]["age_seconds"] == 90
+    assert rows[0]["age_seconds"] >= 90
+    early = Clock(repository.snapshot_info(first).flushed_at - 1)
+    monkeypatch.setattr("icechunk_format.tables.metadata_tables.history.time", early)
+    assert rows_of(repository, "freshness")[0]["age_seconds"] == 0
+
+
+class Clock:
+    def __init__(self, at):
+        self.at = at
+
+    def time_ns(self):
+        return self.at * 1000
+
+
 def test_operations_are_the_log(weather):
     repository, first, second = weather
     rows = rows_of(repository, "operations")

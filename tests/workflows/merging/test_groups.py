@@ -27,10 +27,13 @@ from helpers.raised import raises
 from icechunk_format import Repository
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.maintenance import verify
+from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes.conflicts import ConflictKind
 from icechunk_format.tables.writing.in_process import write_table
+from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.merging import groups
+from icechunk_format.workflows.running import in_process
 
 MERGES = int(os.environ.get("MERGES", "40"))
 FIRST_SEED = int(os.environ.get("MERGE_SEED", "1"))
@@ -230,6 +233,83 @@ def test_the_law_of_merges_that_grow_arrays_on_both_sides():
             outcomes[history.run(resolve)] += 1
         except Exception as error:
             failed[seed] = f"{history.kind}, {resolve}: {type(error).__name__} {str(error)[:300]}"
+    print(dict(outcomes))
+    assert not failed, "\n".join(f"{seed}: {what}" for seed, what in failed.items())
+    if MERGES >= 40:
+        assert outcomes["merged"] > MERGES // 4
+
+
+class ShrinkingHistory(History):
+    """A history whose branches delete labels as well, of arrays with a missing value."""
+
+    def __init__(self, seed):
+        while True:
+            super().__init__(seed)
+            if self.kind not in ("int32", "string"):
+                break
+            seed += 10**6
+        self.base_axes = tuple(set(labels) for labels in self.axes["main"])
+
+    def remove(self, branch):
+        at = self.chance.randrange(2)
+        labels = self.axes[branch][at]
+        if len(labels) < 2:
+            return
+        gone = self.chance.choice(sorted(labels))
+        shown = repr(self.labels(gone)) if at == 0 else gone
+        where = f"{('time', 'x')[at]} = {shown}"
+        read = ReadRequest(path=str(self.place), branch=branch, where=where)
+        options = WriteOptions(mode="append", branch=branch)
+        delete_selected(DeleteRequest(read=read, options=options), in_process)
+        labels.discard(gone)
+        kept = self.cells[branch].items()
+        self.cells[branch] = {cell: v for cell, v in kept if cell[1 + at] != gone}
+
+    def edit(self, branch):
+        if self.chance.random() < 0.3:
+            self.remove(branch)
+        else:
+            super().edit(branch)
+
+    def run(self):
+        for branch in self.chance.choices(["dev", "main"], k=self.chance.randint(2, 5)):
+            self.edit(branch)
+        merged, both = self.expected(None)
+        axes = [
+            {at for at in {*was, *one, *other} if (at in one) + (at in other) > (at in was)}
+            for was, one, other in zip(self.base_axes, *self.axes.values(), strict=True)
+        ]
+        for branch in ("dev", "main"):
+            changed = self.cells[branch].items() - self.base.items()
+            both |= {cell for cell, _ in changed if {cell[1]} - axes[0] or {cell[2]} - axes[1]}
+        repository = Repository.open(self.place)
+        tip = repository.resolve()
+        try:
+            repository.merge("dev")
+        except ConflictError:
+            assert Repository.open(self.place).resolve() == tip
+            return "conflict" if both else "conflict, though different"
+        assert not both, both
+        found = in_order(self.place)
+        times, xs = map(sorted, axes)
+        assert found["time"].tolist() == [self.labels(time) for time in times]
+        assert found["x"].tolist() == xs
+        for name in self.names:
+            cells = [merged.get((name, *at), self.missing) for at in itertools.product(times, xs)]
+            expected = np.array(cells, found[name].dtype).reshape(len(times), len(xs))
+            np.testing.assert_array_equal(found[name], expected)
+        assert {row["severity"] for row in verify(self.place).to_pylist()} <= {"info"}
+        return "merged"
+
+
+def test_the_law_of_merges_that_delete_labels():
+    outcomes, failed = Counter(), {}
+    for seed in range(FIRST_SEED, FIRST_SEED + MERGES):
+        history = ShrinkingHistory(seed)
+        try:
+            outcomes[history.run()] += 1
+        except Exception as error:
+            failed[seed] = f"{history.kind}: {type(error).__name__} {str(error)[:300]}"
     print(dict(outcomes))
     assert not failed, "\n".join(f"{seed}: {what}" for seed, what in failed.items())
     if MERGES >= 40:

@@ -8,6 +8,7 @@ from helpers.grids.written_cells import dataset_at
 from helpers.raised import raises
 
 from icechunk_format import ConflictError, Repository
+from icechunk_format.maintenance import verify
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.tables.writing.in_process import write_table
@@ -46,23 +47,123 @@ def cells(repository, name="v"):
     return {label: value for label, value in values if value == value}
 
 
-@pytest.mark.parametrize("chunk", [1, 2])
-def test_cells_of_other_labels_are_merged_beside_a_label_that_the_target_deleted(chunk):
+@SIDES
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("gone", range(4))
+@pytest.mark.parametrize("written", [(2,), (3, 4), (4,), (5,)])
+def test_cells_of_other_labels_are_merged_beside_a_deleted_label(one, two, chunk, gone, written):
     repository = begun(chunk=chunk)
-    delete(repository, "main", 1)
-    write(repository, "dev", [3, 4], v=[33.0, 44.0])
+    delete(repository, one, gone)
+    written = [label for label in written if label != gone] or [4]
+    write(repository, two, written, v=[label + 0.5 for label in written])
     Repository.open(repository.location).merge("dev", into="main")
-    assert cells(repository) == {0: 0.0, 2: 2.0, 3: 33.0, 4: 44.0}
+    expected = {label: float(label) for label in range(4) if label != gone}
+    expected |= {label: label + 0.5 for label in written}
+    assert cells(repository) == expected
+    verify(repository.location)
+    # An array that grows later does not show the cell of the deleted label again.
+    write(repository, "main", [8, 9], u=[8.0, 9.0])
+    assert cells(repository) == expected
 
 
+@SIDES
+def test_a_chunk_that_the_source_cut_is_kept_beside_cells_of_another_chunk(one, two):
+    repository = begun(range(6), chunk=3)
+    delete(repository, one, 5)
+    write(repository, one, [4], v=[44.0])
+    write(repository, two, [1], v=[11.0])
+    Repository.open(repository.location).merge("dev", into="main")
+    assert cells(repository) == {0: 0.0, 1: 11.0, 2: 2.0, 3: 3.0, 4: 44.0}
+
+
+@SIDES
+@pytest.mark.parametrize("gone", [0, 3])
+def test_a_label_that_one_side_replaced_is_replaced_beside_cells_of_others(one, two, gone):
+    repository = begun()
+    delete(repository, one, gone)
+    write(repository, one, [7], v=[70.0])
+    write(repository, two, [2, 5], v=[22.0, 55.0])
+    Repository.open(repository.location).merge("dev", into="main")
+    expected = {0: 0.0, 1: 1.0, 2: 22.0, 3: 3.0, 5: 55.0, 7: 70.0}
+    del expected[gone]
+    assert cells(repository) == expected
+
+
+@SIDES
+def test_labels_that_both_sides_deleted_are_gone(one, two):
+    repository = begun()
+    for label in (0, 2):
+        delete(repository, one, label)
+    for label in (2, 3):
+        delete(repository, two, label)
+    write(repository, two, [6], v=[6.0])
+    Repository.open(repository.location).merge("dev", into="main")
+    assert cells(repository) == {1: 1.0, 6: 6.0}
+
+
+def test_a_picked_deletion_keeps_labels_of_the_branch():
+    repository = begun()
+    write(repository, "dev", [4, 5], v=[4.0, 5.0])
+    delete(repository, "dev", 1)
+    picked = Repository.open(repository.location).resolve(branch="dev")
+    write(repository, "main", [4, 6], v=[44.0, 66.0])
+    repository = Repository.open(repository.location)
+    repository.cherry_pick(picked, onto="main")
+    assert cells(repository) == {0: 0.0, 2: 2.0, 3: 3.0, 4: 44.0, 6: 66.0}
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+@SIDES
+def test_arrays_without_a_missing_value_lose_a_label_beside_new_ones(one, two, kind):
+    place = new_place()
+
+    def rows(labels):
+        return pa.table({"t": labels, "v": pa.array(labels).cast(kind)})
+
+    write_table(place, rows([0, 1, 2, 3]), WriteOptions(dims=("t",), chunks={"t": 2}))
+    repository = Repository.open(place)
+    repository.create_branch("dev", repository.resolve())
+    delete(repository, one, 1)
+    options = WriteOptions(mode="append", branch=two, dims=("t",))
+    write_table(place, rows([4, 5]), options)
+    Repository.open(place).merge("dev", into="main")
+    found = dataset_at(place)
+    assert found.read("t").tolist() == [0, 2, 3, 4, 5]
+    assert pa.array(found.read("v")).cast(pa.int64()).to_pylist() == [0, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("gone", [2, 3])
+@pytest.mark.parametrize("appended", [(), (6,), (6, 7)])
+def test_a_chunk_of_a_deleted_label_that_the_source_moved_is_left_out(chunk, gone, appended):
+    repository = begun(labels=(0, 2, 3), chunk=chunk)
+    delete(repository, "main", gone)
+    labels = [1, *appended]
+    write(repository, "dev", labels, v=[label + 0.5 for label in labels])
+    Repository.open(repository.location).merge("dev", into="main")
+    expected = {0: 0.0, 2: 2.0, 3: 3.0} | {label: label + 0.5 for label in labels}
+    del expected[gone]
+    assert cells(repository) == expected
+    # An array that grows later does not show the cell of the deleted label again.
+    write(repository, "main", [9], u=[9.0])
+    assert cells(repository) == expected
+
+
+@SIDES
 @pytest.mark.parametrize("chunk", [1, 2])
-def test_a_cell_of_a_deleted_label_is_a_conflict(chunk):
+@pytest.mark.parametrize("name", ["v", "u"])
+@pytest.mark.parametrize("more", [(), (6,)])
+def test_a_cell_of_a_deleted_label_is_a_conflict(one, two, chunk, name, more):
     repository = begun(chunk=chunk)
-    delete(repository, "main", 1)
-    write(repository, "dev", [1], v=[11.0])
-    with pytest.raises(ConflictError):
-        Repository.open(repository.location).merge("dev", into="main")
-    assert cells(repository) == {0: 0.0, 2: 2.0, 3: 3.0}
+    write(repository, two, [1], **{name: [11.0]})
+    delete(repository, one, 1)
+    if more:
+        write(repository, one, more, v=[66.0])
+    tip = Repository.open(repository.location).resolve()
+    for resolve in (None, "ours", "theirs"):
+        with pytest.raises(ConflictError):
+            Repository.open(repository.location).merge("dev", into="main", resolve=resolve)
+    assert Repository.open(repository.location).resolve() == tip
 
 
 @SIDES

@@ -48,15 +48,23 @@ def test_a_first_run_copies_and_a_second_does_nothing(grid):
 
 
 def test_a_dry_run_says_what_a_run_does_and_writes_nothing(grid):
+    rows = 0
     for step in range(3):
         before = tree(grid.target)
+        files = [one for one in Path(str(grid.target)).rglob("*.parquet") if one.is_file()]
         planned = grid.mirror(rowsPerPartition=ROWS, dry_run=True)
         assert planned.dry_run
         assert tree(grid.target) == before
+        if step == 1:  # no file was removed yet
+            in_table = sum(one.stat().st_size for one in files)
+            assert planned.bytes == round(planned.rows * in_table / rows)
         done = grid.mirror(rowsPerPartition=ROWS)
         assert counts(planned) == counts(done)
         assert (planned.version, planned.snapshot_id) == (done.version, done.snapshot_id)
         assert planned.full_copy == done.full_copy
+        assert planned.bytes_removed == done.bytes_removed
+        assert planned.bytes > 0
+        rows = done.rows
         grid.append(1 + step)
 
 

@@ -1,4 +1,4 @@
-"""Read-only commands: ``log``, ``show``, ``tree``, ``diff``, ``operations``."""
+"""Read-only commands: ``log``, ``show``, ``tree``, ``diff``, ``operations``, ``applications``."""
 
 from __future__ import annotations
 
@@ -166,3 +166,27 @@ def operations(call: Call, number: _NumberOption = 50) -> None:
     if cut:
         text = screen.drawn("… older ones are not shown; -n 0 shows all")
         screen.line(styled((text, "dim")))
+
+
+def applications(
+    call: Call,
+    branch: Annotated[
+        str, typer.Option("--branch", "-b", metavar="NAME", help="The branch with the commits.")
+    ] = "main",
+    app_id: Annotated[
+        str | None, typer.Option("--app-id", metavar="ID", help="Only this application.")
+    ] = None,
+) -> None:
+    """Show the versions that applications committed."""
+    from icechunk_format.command_line.views import history, reading
+
+    screen, opened = call.screen, call.repository
+    with screen.working("Reading history"):
+        found, expired = reading.read_applications(opened, branch, app_id)
+    call.document(branch=branch, has_expired_snapshots=expired, applications=found)
+    history.show_applications(screen, found)
+    if not found:
+        what = "an application" if app_id is None else f"the application {safe(app_id)}"
+        screen.aside(f"no commit on branch {safe(branch)} has a version of {what}")
+    if expired:
+        screen.aside("snapshots have expired: versions that only they record are not listed")

@@ -255,13 +255,14 @@ def _report(call: Call, kind: str, name: str, at: SnapshotId, line: str) -> None
 
 def _show_merge(call: Call, run: Callable[..., MergeResult], source: str, dry_run: bool) -> None:
     from icechunk_format.command_line.views.reading import counts_of
+    from icechunk_format.options.location import access_of
 
     options, screen = call.options, call.screen
     with screen.working("Merging"):
         result = run(
             dry_run=dry_run,
             virtual_authorize=options.virtual_authorize,
-            virtual_options=options.virtual_storage_options,
+            virtual_options=access_of(options).options,
         )
     counts = counts_of(result.changes)
     del counts["arrays_with_chunks"]

@@ -27,7 +27,7 @@ DraftArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Repository of a format before 1.0.")
 ]
 _TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="Path or URL to write to.")]
-_TargetOption = Annotated[
+TargetOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
@@ -66,7 +66,7 @@ def copy(
         bool, typer.Option("--history/--no-history", help="Copy all snapshots, or only the newest.")
     ] = True,
     dry_run: DryRunOption = False,
-    target_option: _TargetOption = None,
+    target_option: TargetOption = None,
 ) -> None:
     """Copy a branch or a tag into another repository.
 
@@ -105,7 +105,7 @@ def import_draft(
     call: Call,
     target: _TargetArgument,
     dry_run: DryRunOption = False,
-    target_option: _TargetOption = None,
+    target_option: TargetOption = None,
 ) -> None:
     """Import a repository of a draft of the format.
 
@@ -181,11 +181,12 @@ def mirror(
     would = "would have " if dry_run else ""
     if result.full_copy is not None:
         screen.line(f"{would or 'wrote '}all cells: {safe(result.full_copy)}")
-    written = "" if dry_run else f", {size(result.bytes)}"
+    written = f"{'about ' if dry_run else ''}{size(result.bytes)}"
     screen.line(
         f"{'would write' if dry_run else 'wrote'} {counted(result.rows, 'row')} in"
-        f" {counted(result.files_added, 'file')}{written};"
-        f" {'remove' if dry_run else 'removed'} {counted(result.files_removed, 'file')}"
+        f" {counted(result.files_added, 'file')}, {written};"
+        f" {'remove' if dry_run else 'removed'} {counted(result.files_removed, 'file')},"
+        f" {size(result.bytes_removed)}"
     )
     be = "would be" if dry_run else "is"
     screen.line(
@@ -239,7 +240,7 @@ def rechunk(
         str | None,
         typer.Option("--to-group", metavar="PATH", help="Group to write to; default: --group."),
     ] = None,
-    target_option: _TargetOption = None,
+    target_option: TargetOption = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
     ] = "512m",

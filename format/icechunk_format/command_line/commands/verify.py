@@ -35,6 +35,7 @@ def verify(
     is an error.
     """
     from icechunk_format import maintenance
+    from icechunk_format.options.location import access_of
 
     if at.as_of is not None:
         at = SnapshotChoice(snapshot=str(at.resolve(call.repository)))
@@ -47,7 +48,7 @@ def verify(
             deep=deep,
             max_findings=max_findings,
             authorized=call.options.virtual_authorize,
-            virtual_options=call.options.virtual_storage_options,
+            virtual_options=access_of(call.options).options,
             progress=progress,
         )
     findings: list[dict[str, Any]] = table.to_pylist()

@@ -112,6 +112,24 @@ _MERGE: Final[Keys] = {
 }
 _EDIT: Final[Keys] = {"branch": "name", "snapshot_id": "the new snapshot; null if nothing changed"}
 
+_TABLES_OF_A_CATALOG: Final[Keys] = {
+    "catalog": "path or URL of the catalog, without credentials",
+    "tables": (
+        "list, in the order of the catalog",
+        {
+            "name": "name of the view",
+            "path": "path or URL of the repository, without credentials",
+            "branch": "the branch that it follows, or null",
+            "tag": "the tag that it reads, or null",
+            "snapshot_id": "the snapshot that a query reads now; null with a problem",
+            "committed_at": "when that snapshot was committed",
+            "rows": "number of rows; null if they would have to be counted",
+            "comment": "the description in the catalog",
+            "problem": "the reason for which it cannot be read, or null",
+        },
+    ),
+}
+
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
     "effective": "stored settings and defaults, an object",
@@ -160,6 +178,22 @@ _KEYS: Final[dict[str, Keys]] = {
             {"at": "", **_columns(OPERATIONS)},
         ),
         "truncated": "whether older ones exist",
+    },
+    "applications": {
+        "branch": "name",
+        "has_expired_snapshots": "whether snapshots have expired, whose versions are not listed",
+        "applications": (
+            "list, the latest first",
+            {
+                "app_id": "the option txnAppId; of a stream, the id of its query",
+                "versions": "the committed versions, ascending: lists of first and last",
+                "last_version": "the version that was committed last",
+                "commits": "number of its commits on the branch",
+                "snapshot_id": "the snapshot of its last commit",
+                "committed_at": "time of its last commit",
+                "query": "id of the streaming query of its last commit, else null",
+            },
+        ),
     },
     "branch list": {"branches": ("list by name", _REF)},
     "branch create": _BRANCH,
@@ -213,11 +247,17 @@ _KEYS: Final[dict[str, Keys]] = {
         **_DRY_RUN,
         "snapshot_id": "the new snapshot; null for a dry run",
     },
+    "reduce": {
+        **_DRY_RUN,
+        "snapshot_id": "the new snapshot; null for a dry run, or if nothing changed",
+    },
     "virtualize": {
         "files": "object: number of files by status (taken, copied, known, refreshed, refused)",
     },
     "mirror": {"target": "path or URL of the Delta table", "branch": "name"},
     "freshness": {"target": "path or URL of the Delta table"},
+    "catalog check": {**_TABLES_OF_A_CATALOG, "problems": "number of tables with a problem"},
+    "catalog list": _TABLES_OF_A_CATALOG,
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
@@ -233,6 +273,7 @@ _RESULTS: Final = {
     "copy": ("maintenance", "CopyResult"),
     "import-draft": ("drafts", "ImportReport"),
     "rechunk": ("workflows.rechunking", "RechunkResult"),
+    "reduce": ("workflows.reducing", "ReduceResult"),
     "virtualize": ("workflows.virtualizing.result", "VirtualizeResult"),
     "mirror": ("workflows.mirroring", "MirrorResult"),
     "freshness": ("workflows.mirroring", "Freshness"),
@@ -244,7 +285,8 @@ _FIELDS: Final = re.compile(r"^(\w+(?:, \w+)*)\n((?: +.*\n?)+)", re.MULTILINE)
 
 def document_keys(command: str) -> Keys:
     """Return the keys of the document of a command."""
-    keys: Keys = {} if command == "freshness" else {"repository": _REPOSITORY}
+    is_other = command == "freshness" or command.startswith("catalog ")
+    keys: Keys = {} if is_other else {"repository": _REPOSITORY}
     keys |= _KEYS.get(command, {})
     if command in _RESULTS:
         module, name = _RESULTS[command]

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _MOST_LINES: Final = 40
+# Ranges of versions of an application that a line shows.
+_MOST_RANGES: Final = 5
 _MARKS: Final = {
     "added": ("+", "green"),
     "removed": ("-", "red"),
@@ -213,6 +215,26 @@ def show_operations(screen: Screen, operations: Iterable[Document]) -> None:
                 styled((shown_time(timestamp), "dim")),
                 styled((safe(entry["kind"]).replace("_", " "), "yellow")),
                 styled(" ".join(words)),
+            ]
+        )
+    screen.table(rows)
+
+
+def show_applications(screen: Screen, applications: Iterable[Document]) -> None:
+    """Print applications with their versions, one per line."""
+    rows = []
+    for one in applications:
+        ranges = [
+            str(first) if first == last else f"{first} to {last}" for first, last in one["versions"]
+        ]
+        if len(ranges) > _MOST_RANGES:
+            ranges = ["…", *ranges[-_MOST_RANGES:]]
+        rows.append(
+            [
+                styled((safe(one["app_id"]), "bold green")),
+                styled(screen.drawn(", ".join(ranges))),
+                styled((one["snapshot_id"], "yellow")),
+                styled((shown_time(datetime.fromisoformat(one["committed_at"])), "dim")),
             ]
         )
     screen.table(rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from icechunk_format.display.plain_text import iso_time, to_timestamp
 from icechunk_format.errors import NotFoundError
+from icechunk_format.groups.changing import has_expired
 from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted
 from icechunk_format.repository.history.graph import newest_first
@@ -19,6 +20,7 @@ from icechunk_format.tables import (
     plan_inspection,
     run_inspection,
 )
+from icechunk_format.tables.writing import applications
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -270,3 +272,23 @@ def add_up(nodes: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         for name in names:
             totals[name] += node.get(name) or 0
     return totals
+
+
+def read_applications(
+    repository: RepositoryReader, branch: str, app_id: str | None
+) -> tuple[list[Document], bool]:
+    """Return the applications of a branch, the latest first, and whether snapshots have expired."""
+    found = [
+        {
+            "app_id": one.app_id,
+            "versions": [list(ends) for ends in one.versions],
+            "last_version": one.last_version,
+            "commits": one.commits,
+            "snapshot_id": str(one.snapshot_id),
+            "committed_at": iso_time(to_timestamp(one.newest.flushed_at)),
+            "query": one.query,
+        }
+        for one in applications(repository, branch)
+        if app_id is None or one.app_id == app_id
+    ]
+    return found, has_expired(repository)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from icechunk_format.groups.changing.containers import check_prefix, outside_of, prefixes_of
     from icechunk_format.groups.changing.destination import find_base, open_destination
     from icechunk_format.groups.changing.reference_rows import references
-    from icechunk_format.groups.changing.result import WriteResult
+    from icechunk_format.groups.changing.result import WriteResult, has_expired
     from icechunk_format.groups.changing.storing import ChunkValues, TaskFiles
     from icechunk_format.groups.changing.targets import (
         ArrayTarget,
@@ -40,6 +40,7 @@ __all__ = [
     "commit_arrays",
     "emptied",
     "find_base",
+    "has_expired",
     "open_destination",
     "outside_of",
     "path_in",
@@ -61,7 +62,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".containers": ["check_prefix", "outside_of", "prefixes_of"],
         ".destination": ["find_base", "open_destination"],
         ".reference_rows": ["references"],
-        ".result": ["WriteResult"],
+        ".result": ["has_expired", "WriteResult"],
         ".storing": ["ChunkValues", "TaskFiles"],
         ".targets": ["ArrayTarget", "Destination", "TaskReceipt", "path_in"],
     },

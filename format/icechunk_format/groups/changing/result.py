@@ -129,7 +129,7 @@ def committed_before(repository: RepositoryReader, options: WriteOptions) -> Sna
         newest = max(newest, version)
         if TXN_QUERY in info.metadata and newest < wanted:
             return None
-    if newest > wanted and _has_expired(repository):
+    if newest > wanted and has_expired(repository):
         raise InvalidInputError(
             f"txnVersion {wanted} of {options.txn_app_id!r} is older than its newest"
             f" one, {newest}, and snapshots of the repository have expired, so it cannot be"
@@ -139,8 +139,8 @@ def committed_before(repository: RepositoryReader, options: WriteOptions) -> Sna
     return None
 
 
-def _has_expired(repository: RepositoryReader) -> bool:
-    # Spec version 1 does not record it.
+def has_expired(repository: RepositoryReader) -> bool:
+    """Return True if snapshots have expired; spec version 1 does not record it."""
     return repository.spec_version > 1 and any(
         isinstance(update.details, ExpirationRanUpdate) for update in repository.operations()
     )

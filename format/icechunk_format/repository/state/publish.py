@@ -21,7 +21,8 @@ succeeded. Then the object is read again, with three possible results:
 - The object is unchanged: repeating the same conditional write is harmless, since at most one of
   the two can succeed.
 
-If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``.
+If that read fails, the outcome is unknown: ``CommitOutcomeUnknownError``. If Ctrl-C interrupts
+step 4 or that read, KeyboardInterrupt is raised with a message that the outcome is unknown.
 
 Specification: "Consistency and Optimistic Concurrency", "Updates to the repo info file".
 """
@@ -200,6 +201,10 @@ def update_repo(
         if doubted is None:
             raise
         raise outcome_unknown(storage, REPO) from error
+    except KeyboardInterrupt as interrupt:
+        if doubted is None:
+            raise
+        raise interrupted(storage, REPO) from interrupt
     if doubted is not None and _time_of(info) <= doubted:
         raise outcome_unknown(storage, REPO)
     raise race_lost(storage.root_url, "the 'repo' object")
@@ -248,6 +253,10 @@ def update_branch_ref(
         if not tried:
             raise
         raise outcome_unknown(storage, key) from error
+    except KeyboardInterrupt as interrupt:
+        if not tried:
+            raise
+        raise interrupted(storage, key) from interrupt
     raise race_lost(storage.root_url, f"branch {branch!r}", branch=branch)
 
 
@@ -308,12 +317,15 @@ def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> boo
     Raises CommitOutcomeUnknownError if the response was lost and the storage no longer responds.
     """
     try:
-        return storage.put(key, data, condition=condition) is not None
-    except StorageError as error:
-        if not error.outcome_unknown:
-            raise
-        exists_after(storage, key, written=key)
-        return False
+        try:
+            return storage.put(key, data, condition=condition) is not None
+        except StorageError as error:
+            if not error.outcome_unknown:
+                raise
+            exists_after(storage, key, written=key)
+            return False
+    except KeyboardInterrupt as interrupt:
+        raise interrupted(storage, key) from interrupt
 
 
 def exists_after(storage: Storage, key: str, *, written: str) -> bool:
@@ -338,6 +350,14 @@ def outcome_unknown(storage: Storage, key: str) -> CommitOutcomeUnknownError:
         "not respond now. The change may have landed or not: check the repository before repeating "
         "it, and delete nothing",
         key=key,
+    )
+
+
+def interrupted(storage: Storage, key: str) -> KeyboardInterrupt:
+    """Return the interrupt of a write whose outcome is unknown."""
+    return KeyboardInterrupt(
+        f"interrupted while {key!r} of {storage.root_url} was written: the change may have landed"
+        " or not. Check the repository before repeating it, and delete nothing"
     )
 
 

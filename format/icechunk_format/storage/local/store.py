@@ -329,6 +329,20 @@ class LocalStorage(Storage):
 
     # Listing; last, because inside the class the name hides the type.
 
+    def folders(self) -> Iterator[str]:
+        count(1)
+        try:
+            with (
+                as_storage_error("list", "", self._root),
+                os.scandir(self._root) as entries,
+            ):
+                for entry in entries:
+                    is_folder = entry.is_dir(follow_symlinks=self._follow_symlinks)
+                    if is_folder and not is_hidden(entry.name):
+                        yield entry.name
+        except FileNotFoundError:
+            return
+
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder, start = split_prefix(prefix)
         if folder:

@@ -232,6 +232,14 @@ class FsspecStorage(RemoteStorage):
                 elif key.startswith(prefix) and not key.rpartition("/")[2].startswith(_STAGED):
                     yield _object_info(key, info)
 
+    def _folders(self) -> Iterator[str]:
+        self._files.invalidate_cache()
+        listing = partial(self._files.ls, self._root or "/", detail=True)
+        for info in self._server.ask("list", "", listing) or ():
+            path = str(info["name"]).strip("/")
+            if info["type"] == "directory" and path != self._root.strip("/"):
+                yield path.rpartition("/")[2]
+
 
 _BROKEN_ERRNOS: Final = (
     errno.EIO,

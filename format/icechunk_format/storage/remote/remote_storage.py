@@ -109,6 +109,14 @@ class RemoteStorage(Storage):
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose keys start with a checked prefix."""
 
+    def folders(self) -> Iterator[str]:
+        self._server.refuse_listing()
+        return self._folders()
+
+    @abstractmethod
+    def _folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the root."""
+
     # Last, because inside the class the name hides the type.
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         self._server.refuse_listing()

@@ -181,6 +181,16 @@ class S3Storage(BucketStorage):
                 return
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
+    def _folders(self) -> Iterator[str]:
+        arguments = {**self._bucket, "Prefix": self._prefix, "Delimiter": "/"}
+        while True:
+            page = self._server.call("list", "", lambda: self._client.list_objects_v2(**arguments))
+            for entry in page.get("CommonPrefixes", []):
+                yield entry["Prefix"].removeprefix(self._prefix).rstrip("/")
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
 
 def classify(error: Exception, secrets: Sequence[str]) -> Failure:
     """Return the failure for an exception of botocore."""

@@ -7,6 +7,7 @@ functions, so the driver never serializes a list of a hundred thousand snapshots
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -112,6 +113,20 @@ def ref_rows(repository: RepositoryReader, wanted: Collection[str] = REFS.names)
         }
     for name in deleted:
         yield {"name": name, "type": "deleted tag"}
+
+
+def freshness_rows(repository: RepositoryReader) -> Iterator[Row]:
+    """Yield the rows of ``freshness``: branches by name, at the current time."""
+    now = time.time_ns() // 1000
+    for name, snapshot_id in repository.branches().items():
+        info = repository.snapshot_info(snapshot_id)
+        yield {
+            "branch": name,
+            "snapshot_id": str(snapshot_id),
+            "committed_at": info.flushed_at,
+            "age_seconds": max(0, now - info.flushed_at) // 1_000_000,
+            "message": info.message,
+        }
 
 
 def _commit_times(

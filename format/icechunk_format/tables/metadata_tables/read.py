@@ -4,7 +4,7 @@
 table                            tasks                      a task reads
 ===============================  =========================  =====================================
 snapshots refs operations        one                        the repository's own lists
-history changes                  one                        the same; transaction logs
+history changes freshness        one                        the same; transaction logs
 groups manifests                 one                        the snapshot
 variables                        arrays, by references      the snapshot and their manifests
 chunks                           manifests, by references   the snapshot and those manifests
@@ -54,6 +54,7 @@ from icechunk_format.tables.metadata_tables.conditions import InspectionConditio
 from icechunk_format.tables.metadata_tables.history import (
     Row,
     change_rows,
+    freshness_rows,
     history_rows,
     operation_rows,
     ref_rows,
@@ -386,6 +387,8 @@ def _rows(context: InspectionContext, task: Task) -> Iterator[Row]:
             return history_rows(context.repository(), context.snapshot)
         case "refs":
             return ref_rows(context.repository(), context.columns)
+        case "freshness":
+            return freshness_rows(context.repository())
         case "operations":
             return operation_rows(context.repository().operations())
         case "changes":

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from icechunk_format.display import shown_by
-from icechunk_format.groups import DimSelection, SnapshotSource
-from icechunk_format.groups.opened import SnapshotArrays
+from icechunk_format.groups import DimSelection, SnapshotArrays, SnapshotSource
 from icechunk_format.tables.table.table import Table
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from icechunk_format.options.declare import Layout as Layout
 from icechunk_format.zarr.data_types import DataType
 
 if TYPE_CHECKING:
-    from icechunk_format.groups.opened import SnapshotArrays
+    from icechunk_format.groups import SnapshotArrays
     from icechunk_format.tables.cf.decode import VariableDecoder
     from icechunk_format.tables.selection.where.condition import Residual
 

@@ -27,18 +27,22 @@ if TYPE_CHECKING:
     from icechunk_format.tables.writing.plan import WritePlan
     from icechunk_format.tables.writing.replanning.adopt import Adoption, PlannedCommit
     from icechunk_format.tables.writing.replanning.conflicts import shown_cells
-    from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move, label_positions
+    from icechunk_format.tables.writing.replanning.moves import DimMoves
+    from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
+    from icechunk_format.tables.writing.transaction_versions import applications
 
 __all__ = [
     "CF_KEYS",
     "Adoption",
     "CellDeletion",
     "CellReceipt",
+    "DimMoves",
     "PlannedCommit",
     "Rivals",
     "WritePart",
     "WritePlan",
     "WriteTarget",
+    "applications",
     "apply_planned",
     "blank_cells",
     "blanked",
@@ -50,7 +54,6 @@ __all__ = [
     "in_order",
     "index_labels",
     "is_disordered",
-    "label_positions",
     "named_type",
     "shown_cells",
 ]
@@ -58,6 +61,8 @@ __all__ = [
 __getattr__, __dir__ = loaded_on_use(
     __name__,
     {
+        ".replanning.moves": ["DimMoves"],
+        ".transaction_versions": ["applications"],
         ".cells.regions": ["CellDeletion", "CellReceipt", "blank_cells", "blanked", "cell_tasks"],
         ".columns.checks": ["CF_KEYS", "check_options"],
         ".columns.labels": ["in_order", "index_labels"],
@@ -68,6 +73,6 @@ __getattr__, __dir__ = loaded_on_use(
         ".plan": ["WritePlan"],
         ".replanning.adopt": ["Adoption", "PlannedCommit"],
         ".replanning.conflicts": ["shown_cells"],
-        ".replanning.rivals": ["Rivals", "can_move", "label_positions"],
+        ".replanning.rivals": ["Rivals", "can_move"],
     },
 )

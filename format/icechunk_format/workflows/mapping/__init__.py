@@ -13,7 +13,14 @@ if TYPE_CHECKING:
         MapRequest,
         map_over_blocks,
     )
+    from icechunk_format.workflows.mapping.others import OtherRequest
 
-__all__ = ["BlocksRequest", "MapBlocksResult", "MapRequest", "map_over_blocks"]
+__all__ = ["BlocksRequest", "MapBlocksResult", "MapRequest", "OtherRequest", "map_over_blocks"]
 
-__getattr__, __dir__ = loaded_on_use(__name__, {".map": __all__})
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {
+        ".map": ["BlocksRequest", "MapBlocksResult", "MapRequest", "map_over_blocks"],
+        ".others": ["OtherRequest"],
+    },
+)

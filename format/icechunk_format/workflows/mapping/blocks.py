@@ -1,8 +1,12 @@
-"""Divides a group into blocks, and reads the stored arrays of a block."""
+"""Divides a group into blocks, and reads the stored arrays of a block.
+
+Long because the grid, its blocks and their reads share the same edges.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -12,17 +16,22 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.grid.groups import Groups, edges_of
-from icechunk_format.groups import ArrayReader, SnapshotSource, named_variables
+from icechunk_format.groups import SnapshotSource, Variable, named_variables
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
+from icechunk_format.workflows.mapping.others import OtherSource
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
 # Encoded bytes of chunks that a block holds at once.
 _FETCHED_AT_ONCE: Final = 32 * 2**20
+# Bytes of decoded chunks that a task keeps for neighbouring blocks, for each source.
+_KEPT: Final = 128 * 2**20
+# Arrays of at most this number of elements, such as labels, are read once in a task.
+_WHOLE: Final = 1 << 14
 
 
 class StoredArray(NamedTuple):
@@ -35,6 +44,15 @@ class StoredArray(NamedTuple):
     values: NDArray[Any]
     attributes: dict[str, Any]
     span: NDArray[Any] | None = None
+
+
+class OtherArrays(NamedTuple):
+    """The arrays of a further source in a block; `labelled` dimensions have the block's labels."""
+
+    name: str
+    arrays: dict[str, StoredArray]
+    attributes: Mapping[str, Any]
+    labelled: tuple[str, ...]
 
 
 class Turn(NamedTuple):
@@ -116,6 +134,7 @@ class BlockGrid:
     """The given selections as strings."""
     spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Smallest and largest stored value of times, by name."""
+    others: tuple[OtherSource, ...] = ()
 
     @property
     def groups(self) -> Groups:
@@ -154,6 +173,17 @@ class BlockGrid:
             periods={d: t.period for d, t in self.turns.items() if t.period is not None},
         )
 
+    def outer_boxes(self) -> Iterator[tuple[str, list[int], list[int]]]:
+        """Yield path, first elements and ends of each array in the first, middle and last block."""
+        for number in sorted({0, len(self) // 2, len(self) - 1}):
+            block = self.block(number)
+            for name, dims in self.dims.items():
+                lower, upper = (
+                    [part[dim] + self.origin.get(dim, 0) for dim in dims]
+                    for part in (block.start, block.stop)
+                )
+                yield self.paths[name], lower, upper
+
     def near(self, dim: str, low: int, high: int) -> list[slice]:
         """Return the ranges of blocks along a dimension that read elements in ``[low, high)``."""
         size, step, more = self.sizes[dim], self.steps[dim], self.overlap.get(dim, 0)
@@ -167,8 +197,18 @@ class BlockGrid:
                 spans.append((0, min(size, more)))
         return [slice(first // step, -(-last // step)) for first, last in spans if first < last]
 
-    def _parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
-        """Split a range of a block with overlap into ranges of the array."""
+    @property
+    def selected(self) -> dict[str, tuple[int, int]]:
+        """The selected range of elements of each dimension."""
+        first = {dim: self.origin.get(dim, 0) for dim in self.sizes}
+        return {dim: (first[dim], first[dim] + size) for dim, size in self.sizes.items()}
+
+    def has_array(self, name: str, dims: tuple[str, ...]) -> bool:
+        """Return True if a source has an array of this name with these dimensions."""
+        return any(own.get(name) == dims for own in (self.dims, *(one.dims for one in self.others)))
+
+    def parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
+        """Split a range of a block with overlap into ranges of the selected elements."""
         size = self.sizes[dim]
         parts = [(max(0, low), min(size, high))]
         if dim in self.turns:
@@ -177,37 +217,74 @@ class BlockGrid:
                 parts.insert(0, (turn + low, turn))
             if high > size:
                 parts.append((size - turn, high - turn))
-        origin = self.origin.get(dim, 0)
-        return [(first + origin, end + origin) for first, end in parts]
+        return parts
+
+    def reader(self) -> BlockReader:
+        """Open the sources for the blocks of one task."""
+        return BlockReader(self)
+
+
+class BlockReader:
+    """Reads the blocks of one task, and keeps the decoded chunks that neighbours share."""
+
+    def __init__(self, grid: BlockGrid) -> None:
+        self._grid = grid
+        self._arrays = grid.source.open(_KEPT)
+        self._others = [other.source.open(_KEPT) for other in grid.others]
+        # Whole arrays without several chunks, such as most labels.
+        self._whole: dict[str, NDArray[Any]] = {}
 
     def read(self, block: Block, names: Iterable[str] | None = None) -> dict[str, StoredArray]:
         """Read arrays of a block, by default all, with overlap."""
-        arrays, found = self.source.open(), {}
-        for name in self.paths if names is None else names:
-            path = self.paths[name]
-            variable = arrays.variable(path)
-            ranges = [
-                self._parts(dim, block.read_start[dim], block.read_stop[dim])
-                for dim in variable.dims
-            ]
-            values = _joined(arrays.reader(path), ranges)
+        grid, found = self._grid, {}
+        for name in grid.paths if names is None else names:
+            variable = self._arrays.variable(grid.paths[name])
+            ranges = []
+            for dim in variable.dims:
+                origin = grid.origin.get(dim, 0)
+                parts = grid.parts(dim, block.read_start[dim], block.read_stop[dim])
+                ranges.append([(first + origin, end + origin) for first, end in parts])
+            values = self._joined(variable, ranges)
             attributes = dict(variable.metadata.attributes)
-            found[name] = StoredArray(variable.dims, values, attributes, self.spans.get(name))
+            found[name] = StoredArray(variable.dims, values, attributes, grid.spans.get(name))
         return found
 
+    def read_others(self, block: Block) -> list[OtherArrays]:
+        """Read the arrays of the further sources of a block, with overlap."""
+        grid, found = self._grid, []
+        parts = {d: grid.parts(d, block.read_start[d], block.read_stop[d]) for d in grid.sizes}
+        for other, opened in zip(grid.others, self._others, strict=True):
+            stored = {
+                one.name: StoredArray(
+                    one.dims, one.values, one.attributes, other.spans.get(one.name)
+                )
+                for one in other.read(opened, parts)
+            }
+            found.append(OtherArrays(other.name, stored, other.attributes, other.labelled))
+        return found
 
-def _joined(
-    reader: ArrayReader,
-    ranges: Sequence[Sequence[tuple[int, int]]],
-    chosen: tuple[tuple[int, int], ...] = (),
-) -> NDArray[Any]:
-    """Read ranges along each axis, and join them."""
-    axis = len(chosen)
-    if axis == len(ranges):
-        lower, upper = ([part[end] for part in chosen] for end in (0, 1))
+    def _joined(
+        self,
+        variable: Variable,
+        ranges: Sequence[Sequence[tuple[int, int]]],
+        chosen: tuple[tuple[int, int], ...] = (),
+    ) -> NDArray[Any]:
+        """Read ranges along each axis, and join them."""
+        axis = len(chosen)
+        if axis == len(ranges):
+            return self._box(variable, chosen)
+        parts = [self._joined(variable, ranges, (*chosen, part)) for part in ranges[axis]]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+
+    def _box(self, variable: Variable, box: tuple[tuple[int, int], ...]) -> NDArray[Any]:
+        reader = self._arrays.reader(variable.path)
+        if math.prod(variable.shape) <= _WHOLE:
+            if variable.path not in self._whole:
+                self._whole[variable.path] = reader.read_all()
+            # Functions may change the values that they get.
+            return self._whole[variable.path][tuple(slice(*ends) for ends in box)].copy()
+        lower, upper = ([ends[end] for ends in box] for end in (0, 1))
         return reader.read_box(lower, upper, _FETCHED_AT_ONCE)
-    parts = [_joined(reader, ranges, (*chosen, part)) for part in ranges[axis]]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
 
 
 def cut_into_blocks(

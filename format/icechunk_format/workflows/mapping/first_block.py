@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.mapping.agreement import FirstValues, unequal
-from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
+from icechunk_format.workflows.mapping.blocks import (
+    Block,
+    BlockGrid,
+    OtherArrays,
+    StoredArray,
+)
 from icechunk_format.workflows.mapping.placing import Layout, Result
 from icechunk_format.workflows.running import Run
 
@@ -25,7 +30,12 @@ class BlockFunction(Protocol):
         """Name of the function."""
 
     def __call__(
-        self, block: Block, arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any], /
+        self,
+        block: Block,
+        arrays: Mapping[str, StoredArray],
+        attributes: Mapping[str, Any],
+        others: Sequence[OtherArrays] = (),
+        /,
     ) -> tuple[list[Result], dict[str, Any]]:
         """Return variables and attributes of the group; may change the values of `arrays`."""
 
@@ -87,10 +97,12 @@ def _layouts(
 ) -> FirstBlock:
     """Return the layouts and attributes of the results of a block, or its error."""
     block = grid.block(number)
-    arrays = grid.read(block)
+    reader = grid.reader()
+    arrays = reader.read(block)
     label = function.label(block, arrays)
     try:
-        results, attributes = function(block, arrays, grid.attributes)
+        others = reader.read_others(block)
+        results, attributes = function(block, arrays, grid.attributes, others)
     except InvalidInputError as error:
         if not skips_errors:
             raise
@@ -101,7 +113,7 @@ def _layouts(
         if layout.may_pass and grid.dims.get(layout.name) == layout.dims
     ]
     # Read again, since the function may change the arrays that it gets.
-    before = {one.layout.name: one for one in function.source(block, grid.read(block, alike))}
+    before = {one.layout.name: one for one in function.source(block, reader.read(block, alike))}
     return FirstBlock(
         number=number,
         layouts=[result.layout for result in results],

@@ -7,16 +7,18 @@ Rules of this file
    rewrites all of them.
 2. A block counts as changed if any element that it reads, including overlap, or the attributes of
    an array may have changed. Attributes of the group are ignored.
-3. If the changes cannot be determined, all blocks count as changed, and the reason is reported.
+3. Of further sources, a block reads the elements that match its labels. It also counts as changed
+   if its labels match other elements than in the last run.
+4. If the changes cannot be determined, all blocks count as changed, and the reason is reported.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +28,16 @@ from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups import Variable
+from icechunk_format.groups import Variable, runs_of
 from icechunk_format.groups.changing import ArrayTarget, path_in
+from icechunk_format.options.location import location_of
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables import Dataset, open_dataset
 from icechunk_format.workflows.changes import steps_to, touched_nodes
 from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
 from icechunk_format.workflows.mapping.blocks import BlockGrid
+from icechunk_format.workflows.mapping.others import OpenedOther, OtherSource, moved_elements
 from icechunk_format.workflows.mapping.placing import Placed, shortened
 from icechunk_format.workflows.mapping.record import FollowRecord
 from icechunk_format.zarr.fill_values import differs
@@ -48,31 +52,29 @@ def changed_blocks(
     new: Dataset,
     grid: BlockGrid,
     arrays: Mapping[str, Placed],
+    others: Sequence[OpenedOther] = (),
 ) -> NDArray[np.int64] | str:
     """Return the numbers of blocks that may have changed, or a reason to compute all."""
-    try:
-        old_id = SnapshotId.parse(record.snapshot_id)
-        # Raises if the snapshot has expired.
-        repository.resolve(snapshot=old_id)
-        old = open_dataset(repository, old_id, record.group)
-        info = repository.snapshot_info(new.snapshot_id)
-        steps = steps_to(repository, info, old_id, any_history=True)
-        nodes = {new.variables[name].node.id for name in grid.paths}
-        logs = [log for step in steps for log in step.logs]
-        touched = touched_nodes(repository, logs, nodes)
-    except (NotFoundError, InvalidInputError) as error:
-        return f"the changes since snapshot {record.snapshot_id} are unknown: {error.message}"
+    found = _changes_of(repository, record.snapshot_id, record.group, new, grid.paths, grid.sizes)
+    if isinstance(found, str):
+        return found
     mask = np.zeros(grid.groups.counts, dtype=bool)
-    for name in grid.paths:
-        now, before = new.variables[name], old.variables.get(name)
-        reason = why_another_array(now, before) or _why_in_another_way(now, before, grid)
-        if reason is not None:
-            return reason
-        boxes = changed_boxes(now, before, touched)
-        if len(boxes) and _is_compared(now, grid):
-            boxes = _different(new, old, name)
-        for box in boxes:
-            _mark(mask, grid, now.dims, box)
+    for dims, box in found.boxes:
+        _mark(mask, grid, dims, box)
+    for other, last in zip(others, record.others, strict=True):
+        own = other.own
+        dims_of = {*own.positions, *own.ranges}
+        changes = _changes_of(
+            other.repository, last["snapshot_id"], last["group"], other.dataset, own.paths, dims_of
+        )
+        if isinstance(changes, str):
+            return f"others: {own.name!r}: {changes}"
+        for dims, box in changes.boxes:
+            _mark_other(mask, grid, own, dims, box)
+        if changes.old is not None:
+            moved = moved_elements(other, new, changes.old, grid.selected)
+            for dim, elements in moved.items():
+                _mark_blocks(mask, grid, {dim: _blocks_of(grid, dim, elements)})
     for placed in arrays.values():
         # Elements that existed in the last run but were not selected.
         for dim, was in zip(placed.target.dims, placed.target.old_shape or (), strict=True):
@@ -86,6 +88,53 @@ def changed_blocks(
         if len(at) == mask.ndim and all(0 <= i < n for i, n in zip(at, mask.shape, strict=True)):
             mask[tuple(at)] = True
     return np.flatnonzero(mask)
+
+
+class _Changes(NamedTuple):
+    """Boxes of changed elements of a source, with their dimensions.
+
+    `old` is the group at the snapshot of the last run; None if it is the same snapshot.
+    """
+
+    boxes: list[tuple[tuple[str, ...], Boxes]]
+    old: Dataset | None
+
+
+def _changes_of(
+    repository: RepositoryReader,
+    snapshot_id: str,
+    group: str,
+    new: Dataset,
+    names: Iterable[str],
+    dims: Iterable[str],
+) -> _Changes | str:
+    """Return the changes of a source since a snapshot, or a reason to compute all blocks."""
+    if str(new.snapshot_id) == snapshot_id:
+        return _Changes([], None)
+    names = list(names)
+    try:
+        old_id = SnapshotId.parse(snapshot_id)
+        # Raises if the snapshot has expired.
+        repository.resolve(snapshot=old_id)
+        old = open_dataset(repository, old_id, group)
+        info = repository.snapshot_info(new.snapshot_id)
+        steps = steps_to(repository, info, old_id, any_history=True)
+        nodes = {new.variables[name].node.id for name in names}
+        logs = [log for step in steps for log in step.logs]
+        touched = touched_nodes(repository, logs, nodes)
+    except (NotFoundError, InvalidInputError) as error:
+        return f"the changes since snapshot {snapshot_id} are unknown: {error.message}"
+    found = []
+    for name in names:
+        now, before = new.variables[name], old.variables.get(name)
+        reason = why_another_array(now, before) or _why_in_another_way(now, before)
+        if reason is not None:
+            return reason
+        boxes = changed_boxes(now, before, touched)
+        if len(boxes) and _is_compared(now, set(dims)):
+            boxes = _different(new, old, name)
+        found += [(now.dims, box) for box in boxes]
+    return _Changes(found, old)
 
 
 def existing_arrays(
@@ -121,6 +170,13 @@ def why_other_results(known: FollowRecord, now: FollowRecord) -> str | None:
         was, given = getattr(known, what), getattr(now, what)
         if was != given:
             return f"{what} was {was!r} and is {given!r}"
+    names, former = ([one["name"] for one in record.others] for record in (now, known))
+    if names != former:
+        return f"others had the names {former} and have {names}"
+    for one, before in zip(now.others, known.others, strict=True):
+        for what in ("repository", "group", "settings"):
+            if one[what] != before[what]:
+                return f"{what} of {one['name']!r} was {before[what]!r} and is {one[what]!r}"
     for what in sorted({*known.settings, *now.settings}):
         was, given = known.settings.get(what), now.settings.get(what)
         if was != given:
@@ -146,7 +202,7 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
     return plain
 
 
-def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid) -> str | None:
+def _why_in_another_way(now: Variable, before: Variable | None) -> str | None:
     """Return a reason why all values of an array may have changed, or None."""
     assert before is not None
     # As strings, since NaN differs from itself.
@@ -158,9 +214,9 @@ def _why_in_another_way(now: Variable, before: Variable | None, grid: BlockGrid)
     return None
 
 
-def _is_compared(variable: Variable, grid: BlockGrid) -> bool:
-    """Return True if an array lacks a dimension of the blocks, like coordinates and masks."""
-    is_part = set(variable.dims) < grid.sizes.keys() or len(variable.dims) < 2
+def _is_compared(variable: Variable, dims: set[str]) -> bool:
+    """Return True if an array lacks one of the dimensions, like coordinates and masks."""
+    is_part = set(variable.dims) < dims or len(variable.dims) < 2
     return is_part and float(np.prod(variable.shape, dtype=float)) <= _MOST_ELEMENTS
 
 
@@ -197,6 +253,37 @@ def _mark(mask: NDArray[np.bool_], grid: BlockGrid, dims: Sequence[str], box: Bo
         mask[at] = True
 
 
+def _mark_other(
+    mask: NDArray[np.bool_], grid: BlockGrid, own: OtherSource, dims: Sequence[str], box: Boxes
+) -> None:
+    """Mark the blocks that read any element of a box of an array of a further source."""
+    blocks = {}
+    for dim, (low, high) in zip(dims, box.tolist(), strict=True):
+        if dim in own.positions:
+            at = np.asarray(own.positions[dim])
+            blocks[dim] = _blocks_of(grid, dim, (at >= low) & (at < high))
+        elif low >= own.ranges[dim][1] or high <= own.ranges[dim][0]:
+            return  # not selected
+    _mark_blocks(mask, grid, blocks)
+
+
+def _blocks_of(grid: BlockGrid, dim: str, elements: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return a mask of the blocks along a dimension that read some elements."""
+    found = np.zeros(-(-grid.sizes[dim] // grid.steps[dim]), dtype=bool)
+    for low, high in runs_of(np.flatnonzero(elements)).tolist():
+        for blocks in grid.near(dim, low, high):
+            found[blocks] = True
+    return found
+
+
+def _mark_blocks(
+    mask: NDArray[np.bool_], grid: BlockGrid, blocks: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    """Mark the product of blocks along some dimensions."""
+    counts = zip(grid.sizes, mask.shape, strict=True)
+    mask[np.ix_(*(blocks.get(dim, np.ones(count, np.bool_)) for dim, count in counts))] = True
+
+
 def recorded(arrays: Mapping[str, Placed]) -> dict[str, dict[str, Any]]:
     """Return the entries of arrays in a record."""
     return {
@@ -207,4 +294,21 @@ def recorded(arrays: Mapping[str, Placed]) -> dict[str, dict[str, Any]]:
             "passed": placed.passed,
         }
         for name, placed in arrays.items()
+    }
+
+
+def recorded_other(other: OpenedOther) -> dict[str, Any]:
+    """Return the entry of a further source in a record."""
+    own, request = other.own, other.request
+    settings = {
+        "variables": sorted(own.paths),
+        "ranges": {dim: list(ends) for dim, ends in own.ranges.items()},
+        **request.settings(),
+    }
+    return {
+        "name": own.name,
+        "repository": str(location_of(request.read)),
+        "group": other.dataset.path,
+        "snapshot_id": str(other.dataset.snapshot_id),
+        "settings": json.loads(json.dumps(settings, default=str)),
     }

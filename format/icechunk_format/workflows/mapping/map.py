@@ -1,4 +1,7 @@
-"""Maps a function over blocks: plans, runs, and commits the resulting arrays."""
+"""Maps a function over blocks: plans, runs, and commits the resulting arrays.
+
+Long because a plan, its run and its commit are one function of many checks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
@@ -29,6 +32,7 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.workflows.dry_run import PlannedGroup, check_access
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
     FirstValues,
@@ -41,9 +45,11 @@ from icechunk_format.workflows.mapping.follow import (
     changed_blocks,
     existing_arrays,
     recorded,
+    recorded_other,
     settings_of,
     why_other_results,
 )
+from icechunk_format.workflows.mapping.others import OpenedOther, OtherRequest, open_other
 from icechunk_format.workflows.mapping.placing import Layout, Placed, place
 from icechunk_format.workflows.mapping.record import (
     BEGINNING,
@@ -70,25 +76,48 @@ _TASKS_OF_A_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlocksRequest:
-    """The source group of a mapping, with arguments of ``icechunk_spark.map_blocks``."""
+    """The sources of a mapping, with arguments of ``icechunk_spark.map_blocks``."""
 
     read: ReadRequest
     blocks: Mapping[str, int] | None
     overlap: Mapping[str, int] | None
     periodic: Sequence[str] = ()
+    others: Sequence[OtherRequest] = ()
 
     def grid(self) -> BlockGrid:
-        """Return the blocks of the group at the pinned snapshot."""
-        return self.opened()[2]
+        """Return the blocks of the group at the pinned snapshots."""
+        return self.opened().grid
 
-    def opened(self) -> tuple[Repository, Dataset, BlockGrid]:
-        """Return the repository, the group and its blocks."""
+    def opened(self) -> OpenedBlocks:
+        """Open all sources, each at one snapshot, and divide the first one into blocks."""
         repository = Repository.open(location_of(self.read))
         dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
         grid = cut_into_blocks(
             dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic
         )
-        return repository, dataset, grid
+        others = [open_other(other, dataset, grid.selected) for other in self.others]
+        grid = replace(grid, others=tuple(other.own for other in others))
+        return OpenedBlocks(repository, dataset, grid, others)
+
+
+class OpenedBlocks(NamedTuple):
+    """The repository, the group and its blocks, and the further sources."""
+
+    repository: Repository
+    dataset: Dataset
+    grid: BlockGrid
+    others: list[OpenedOther]
+
+    def tasks(self, numbers: Sequence[int], cores: int) -> list[Sequence[int]]:
+        """Divide blocks into tasks: several small ones each, since each task has overhead."""
+        grid = self.grid
+        nbytes = sum(other.bytes_of_block(grid.steps) for other in grid.others)
+        for name, dims in grid.dims.items():
+            item = self.dataset.variables[name].metadata.data_type.item_bytes
+            nbytes += item * math.prod(grid.steps[dim] for dim in dims)
+        most = min(_TASK_BYTES // max(1, nbytes), len(numbers) // (_TASKS_OF_A_CORE * cores))
+        starts = range(0, len(numbers), max(1, most))
+        return [numbers[first : first + max(1, most)] for first in starts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +142,8 @@ class MapRequest:
     template: tuple[list[Layout], dict[str, Any]] | None = None
     cores: int = 1
     """Number of tasks that run in parallel."""
+    dry_run: bool = False
+    """Plan only, and call the function with one block."""
 
 
 @shown_by("records.record")
@@ -133,8 +164,10 @@ class MapBlocksResult:
         blocks.
     failed
         Labels and errors of skipped blocks, one string for each.
+    target
+        With ``dry_run``, the group as it would be written: shapes, data types and chunks.
     commit
-        The result of the write, which is skipped if no block changed.
+        The result of the write, which is skipped if no block changed; None with ``dry_run``.
     """
 
     arrays: tuple[str, ...]
@@ -142,7 +175,8 @@ class MapBlocksResult:
     computed: int = 0
     full_run: str | None = None
     failed: tuple[str, ...] = ()
-    commit: WriteResult
+    target: PlannedGroup | None = None
+    commit: WriteResult | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,7 +201,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     if isinstance(opened, WriteResult):
         return MapBlocksResult(arrays=(), blocks=0, commit=opened)
     destination, base = opened
-    repository, dataset, grid = source.opened()
+    sources = source.opened()
+    dataset, grid = sources.dataset, sources.grid
     if not len(grid):
         raise InvalidInputError(
             f"{source.read.path} has no elements to map over: a dimension has length 0",
@@ -182,26 +217,40 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         function_version=request.function_version,
         settings=settings_of(grid, chunks=request.chunks, encoding=request.encoding),
         base=BEGINNING if destination.base is None else str(destination.base),
+        others=[recorded_other(other) for other in sources.others],
     )
     known = _known(base, group) if request.follow else None
     plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
-        plan = _changes(request, repository, dataset, grid, base, group, known, record)
+        plan = _changes(request, sources, base, group, known, record)
     if isinstance(plan, str):
         _check_free(base, group, request, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
     result = MapBlocksResult(
         arrays=tuple(placed.target.path for placed in plan.arrays.values()),
         blocks=len(grid),
+        computed=len(plan.numbers),
+        full_run=plan.full_run if request.follow else None,
         commit=WriteResult.skipped(
             options, destination.base, f"no block of {source.read.path} changed"
         ),
     )
-    if not len(plan.numbers):
+    if not len(plan.numbers) and not request.dry_run:
         return result
     targets_of_run = [placed.target for placed in plan.arrays.values()]
     check_planned_lengths(base, group, targets_of_run, plan.deleted)
+    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
     documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
+    if request.skips_errors:
+        check_skips(plan.arrays)
+    if request.dry_run:
+        if plan.first is None:
+            first_layouts(grid, function, run, request.skips_errors)
+        check_access(grid.source, grid.outer_boxes(), fetch=True)
+        target = PlannedGroup(
+            location=request.target, path=str(group), arrays=documents, attributes=attributes
+        )
+        return replace(result, target=target, commit=None)
     targets = {name: (one.data_type.numpy, one.attributes) for name, one in documents.items()}
     work = BlockMapping(
         grid=grid,
@@ -211,13 +260,8 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         skips_errors=request.skips_errors,
         first=plan.first,
     )
-    at_once = _blocks_at_once(dataset, grid, len(plan.numbers), request.cores)
-    if request.skips_errors:
-        check_skips(plan.arrays)
-    numbers = plan.numbers
     tasks = [
-        [BlockTask(number) for number in numbers[first : first + at_once]]
-        for first in range(0, len(numbers), at_once)
+        [BlockTask(number) for number in own] for own in sources.tasks(plan.numbers, request.cores)
     ]
     found = list(run(partial(map_blocks, work), tasks))
     done = sorted((one for _, own in found for one in own), key=attrgetter("number"))
@@ -230,7 +274,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         again = list(run(partial(map_blocks, work), once_more(plan.arrays, done, agreed)))
         found += again
         done += [one for _, own in again for one in own]
-    attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
     replaced = _known(base, group)
     if replaced is not None and replaced.arrays.keys() & plan.arrays.keys():
         attributes.pop(RECORD_KEY, None)
@@ -260,21 +303,9 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     )
     return replace(
         result,
-        computed=len(plan.numbers),
-        full_run=plan.full_run if request.follow else None,
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
-
-
-def _blocks_at_once(dataset: Dataset, grid: BlockGrid, blocks: int, cores: int) -> int:
-    """Return the number of blocks of a task: several small blocks, since each task has overhead."""
-    nbytes = sum(
-        dataset.variables[name].metadata.data_type.item_bytes
-        * math.prod(grid.steps[dim] for dim in dims)
-        for name, dims in grid.dims.items()
-    )
-    return max(1, min(_TASK_BYTES // max(1, nbytes), blocks // (_TASKS_OF_A_CORE * cores)))
 
 
 def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
@@ -304,15 +335,14 @@ def _check_free(
 
 def _changes(
     request: MapRequest,
-    repository: Repository,
-    dataset: Dataset,
-    grid: BlockGrid,
+    sources: OpenedBlocks,
     base: Snapshot,
     group: NodePath,
     known: FollowRecord,
     record: FollowRecord,
 ) -> MapPlan | str:
     """Return the plan of the changed blocks, or a reason to compute all."""
+    repository, dataset, grid, others = sources
     reason = why_other_results(known, record)
     if reason is None:
         result = Repository.open(request.target)
@@ -322,7 +352,7 @@ def _changes(
     arrays = existing_arrays(known, base, group, grid)
     if isinstance(arrays, str):
         return arrays
-    numbers = changed_blocks(repository, known, dataset, grid, arrays)
+    numbers = changed_blocks(repository, known, dataset, grid, arrays, others)
     if isinstance(numbers, str):
         return numbers
     node = base.node(group)

@@ -146,7 +146,7 @@ def place(
                 " times fewer, or read the whole dimension in one block",
             )
     once = tuple(dim for dim in grid.sizes if grid.is_split(dim) and dim not in layout.dims)
-    passed_on = grid.dims.get(layout.name) == layout.dims
+    passed_on = grid.has_array(layout.name, layout.dims)
     if once and not layout.is_coordinate and not passed_on:
         raise _refused(
             layout.name,

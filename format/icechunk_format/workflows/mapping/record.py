@@ -39,6 +39,9 @@ class FollowRecord:
         array. Records of earlier releases lack ``passed``.
     failed
         Indices of skipped blocks; None if there are too many.
+    others
+        For each further source: ``name``, ``repository``, ``group``, ``snapshot_id``, and
+        ``settings`` that affect its elements. Absent without further sources.
     base
         The snapshot of the target that the commit of the run was based on; ``BEGINNING`` if the run
         created the repository. None in records of earlier releases.
@@ -53,10 +56,14 @@ class FollowRecord:
     arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     failed: Sequence[Sequence[int]] | None = ()
     base: str | None = None
+    others: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> str:
         """Return the record as JSON."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, sort_keys=True)
+        fields = asdict(self)
+        if not self.others:
+            del fields["others"]
+        return json.dumps({"format": _FORMAT, **fields}, sort_keys=True)
 
 
 def parse_record(text: object) -> FollowRecord | None:
@@ -77,8 +84,10 @@ def parse_record(text: object) -> FollowRecord | None:
         "arrays": dict,
         "failed": (list, type(None)),
         "base": (str, type(None)),
+        "others": list,
     }
     found.setdefault("base", None)
+    found.setdefault("others", [])
     if found.keys() != kinds.keys():
         return None
     if not all(isinstance(found[name], kind) for name, kind in kinds.items()):
@@ -87,7 +96,19 @@ def parse_record(text: object) -> FollowRecord | None:
         isinstance(at, list) and all(type(index) is int for index in at)
         for at in found["failed"] or ()
     )
+    is_usable = is_usable and all(map(_is_other, found["others"]))
     return FollowRecord(**found) if is_usable else None
+
+
+def _is_other(found: object) -> bool:
+    """Return True if an entry of ``others`` has the required fields."""
+    kinds = dict.fromkeys(("name", "repository", "group", "snapshot_id"), str)
+    return (
+        isinstance(found, dict)
+        and found.keys() == {*kinds, "settings"}
+        and all(isinstance(found[name], kind) for name, kind in kinds.items())
+        and isinstance(found["settings"], dict)
+    )
 
 
 def _is_placement(found: object) -> bool:

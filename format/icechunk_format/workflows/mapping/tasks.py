@@ -25,7 +25,12 @@ from icechunk_format.workflows.mapping.agreement import (
     digest_of,
     unequal,
 )
-from icechunk_format.workflows.mapping.blocks import Block, BlockGrid, StoredArray
+from icechunk_format.workflows.mapping.blocks import (
+    Block,
+    BlockGrid,
+    BlockReader,
+    StoredArray,
+)
 from icechunk_format.workflows.mapping.first_block import BlockFunction, is_same
 from icechunk_format.workflows.mapping.placing import Layout, Placed, Result, check_like_first
 
@@ -101,20 +106,21 @@ class _RunningTask:
 
     def __init__(self, work: BlockMapping) -> None:
         self._work = work
+        self._reader = work.grid.reader()
         self.files = TaskFiles(work.destination)
         # Digests of stored values, by box: the blocks of a task share most of them.
         self._stored: dict[SharedBox, bytes] = {}
 
     def map(self, task: BlockTask) -> Mapped:
         work, block = self._work, self._work.grid.block(task.number)
-        arrays = work.grid.read(block)
+        arrays = self._reader.read(block)
         if task.is_failed:
             self._write_source(block, arrays, task.names or ())
             return Mapped(task.number)
         source = work.read_passed(arrays) if work.skips_errors else {}
         label = work.function.label(block, arrays)
         try:
-            found = _checked_results(work, block, arrays, label)
+            found = _checked_results(work, self._reader, block, arrays, label)
         except InvalidInputError as error:
             if not work.skips_errors:
                 raise
@@ -172,7 +178,7 @@ class _RunningTask:
 
 def explain(work: BlockMapping, found: Disagreement) -> InvalidInputError:
     """Compute two blocks that differ; return the error that names the first difference."""
-    name, layout = found.box.name, None
+    name, layout, reader = found.box.name, None, work.grid.reader()
     labels: list[str] = []
     values: list[NDArray[Any]] = []
     for number in (found.block, found.other):
@@ -183,9 +189,9 @@ def explain(work: BlockMapping, found: Disagreement) -> InvalidInputError:
             values.append(values[0][:0] if stored is None else stored)
             continue
         block = work.grid.block(number)
-        arrays = work.grid.read(block)
+        arrays = reader.read(block)
         labels.append(work.function.label(block, arrays))
-        result = _checked_results(work, block, arrays, labels[-1])[name]
+        result = _checked_results(work, reader, block, arrays, labels[-1])[name]
         layout = layout or result.layout
         values.append(result.values)
     assert layout is not None
@@ -194,10 +200,15 @@ def explain(work: BlockMapping, found: Disagreement) -> InvalidInputError:
 
 
 def _checked_results(
-    work: BlockMapping, block: Block, arrays: Mapping[str, StoredArray], label: str
+    work: BlockMapping,
+    reader: BlockReader,
+    block: Block,
+    arrays: Mapping[str, StoredArray],
+    label: str,
 ) -> dict[str, Result]:
     """Call the function with a block; return its results by name."""
-    results, _ = work.function(block, arrays, work.grid.attributes)
+    others = reader.read_others(block)
+    results, _ = work.function(block, arrays, work.grid.attributes, others)
     found = {result.layout.name: result for result in results}
     if found.keys() != work.arrays.keys():
         raise InvalidInputError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.node_path import NodePath, parent
+from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.grid.boxes import box_volumes, coords_of_boxes
+from icechunk_format.grid.boxes import box_of_grid, box_volumes, coords_of_boxes
+from icechunk_format.grid.coordinates import joined_coords
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import DimSelection, Variable, arrays_in
 from icechunk_format.groups.changing import ChunkValues, Destination, path_in
 from icechunk_format.options.write import WriteOptions
@@ -49,8 +52,8 @@ from icechunk_format.workflows.merging.labels import (
     dim_labels,
     encoder_of,
 )
-from icechunk_format.workflows.merging.positions import misplaced
-from icechunk_format.workflows.merging.sides import CannotMerge, GroupMerge, Sides
+from icechunk_format.workflows.merging.positions import misplaced, touched_by_both
+from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 from icechunk_format.zarr.fill_values import differs
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
@@ -58,11 +61,15 @@ from icechunk_format.zarr.zarr_json import ArrayMetadata
 _MOST_MOVED_CHUNKS: Final = 1_000_000
 
 
-def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
-    """Return a merge for each group whose positions have other labels, or that both sides grew."""
+def group_merges(sides: Sides, changes: ChangeSet) -> tuple[list[GroupMerge], list[Conflict]]:
+    """Return a merge for each group whose positions have other labels, or that both sides grew.
+
+    Groups that cannot be merged by their labels are returned as conflicts.
+    """
     nodes = [sides.source.nodes.with_id(i) for i in _changed_arrays(sides)]
     groups = {parent(node.path) for node in nodes if node is not None and node.array is not None}
     found: list[GroupMerge] = []
+    refused: list[Conflict] = []
     for group in sorted(group for group in groups if group is not None):
         problem, merge = misplaced(sides, group), None
         try:
@@ -74,8 +81,8 @@ def group_merges(sides: Sides, changes: ChangeSet) -> list[GroupMerge]:
         if merge is not None:
             found.append(merge)
         elif problem is not None:
-            found.append(GroupMerge(_not_merged(group, problem)))
-    return found
+            refused.append(_not_merged(group, problem))
+    return found, refused
 
 
 def _not_merged(path: str, problem: str) -> Conflict:
@@ -111,7 +118,8 @@ def _group_merge(
             seen[side] = size
     old = [dim for dim, size in sizes.items() if size[0]]
     grew = [any(sizes[dim][side] > sizes[dim][0] for dim in old) for side in (1, 2)]
-    if not by_labels and not all(grew):
+    shrank = (d for d in old if min(sizes[d]) < sizes[d][0] and touched_by_both(d, named))
+    if not by_labels and not all(grew) and not any(shrank):
         return None
     dims = {
         dim: dim_labels(sides, [arrays.get(dim) for arrays in named], size)
@@ -119,7 +127,7 @@ def _group_merge(
     }
     changed = _changed_arrays(sides)
     gone = {*changes.deleted, *changes.moved}
-    return _GroupMerge(
+    return GroupMerge(
         sides=sides,
         destination=destination_of(sides),
         group=group,
@@ -128,6 +136,7 @@ def _group_merge(
             for name, source in named[1].items()
             if source.node.id in changed
         },
+        base=named[0],
         dims=dims,
         kept={name: each for name, each in named[2].items() if each.node.id not in gone},
         chunks={
@@ -162,11 +171,12 @@ def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels
     found = sides.chunks_changed(source.node.id)
     reader = destination_of(sides).reader(sides.source, source)
     for axis, dim in enumerate(source.dims):
-        moved = np.flatnonzero(dims[dim].base != np.arange(len(dims[dim].base)))
-        if source.node.id in sides.ours.new_arrays or not len(moved):
+        ours, along = dims[dim].ours, source.metadata.grid.axes[axis]
+        # Labels that the source only removed at the end move none.
+        if source.node.id in sides.ours.new_arrays or ours.still >= min(ours.before, ours.after):
             continue
         low, counts = [0] * len(source.dims), source.metadata.grid.num_chunks
-        low[axis] = int(source.metadata.grid.axes[axis].chunk_of(moved[:1])[0])
+        low[axis] = int(along.chunk_of(np.array([ours.still]))[0])
         box = np.array([low, counts], np.int64).T[None]
         if box_volumes(box)[0] > _MOST_MOVED_CHUNKS:
             raise CannotMerge
@@ -179,11 +189,15 @@ def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _GroupMerge(GroupMerge):
+class GroupMerge:
+    """The arrays of a group that are merged by their labels."""
+
     sides: Sides
     destination: Destination
     group: NodePath
     arrays: Mapping[str, _Array]
+    base: Mapping[str, Variable]
+    """The arrays of the common snapshot."""
     dims: Mapping[str, DimLabels]
     kept: Mapping[str, Variable]
     """The arrays of the target that the source does not delete or move."""
@@ -192,66 +206,105 @@ class _GroupMerge(GroupMerge):
     planned: PlannedCommit | None = field(default=None, init=False)
 
     def take_from(self, changes: ChangeSet) -> None:
+        """Remove the changes of these arrays, except arrays that the source created."""
         for array in self.arrays.values():
             changes.updated.pop(array.source.node.id, None)
             changes.chunks.pop(array.source.node.id, None)
 
     def conflicts(self, resolve: Resolve | None, *, dry_run: bool) -> list[Conflict]:
+        """Merge the chunks and store them unless ``dry_run``; return conflicts, settled or not."""
         problem = "too many chunks would have to move to put the labels in order"
-        for array in self.arrays.values():
-            if self._edits_lacking(array.source, array.base):
-                problem = "the branch lacks labels of its edits"
-                return [_not_merged(array.source.path, problem)]
-        stays = {dim: len(each.base) for dim, each in self.dims.items()}
+        if (edits := self._edits_of_removed()) is not None:
+            return [edits]
+        stays = {dim: len(each.both) for dim, each in self.dims.items()}
         # As for parallel appends: labels of the common snapshot move only if necessary.
         for stay in (stays, dict.fromkeys(self.dims, 0), {}):
             try:
                 merged = {dim: each.merged(dim, stay.get(dim)) for dim, each in self.dims.items()}
                 now = self._now(merged, resolve)
                 if not now.disordered and (not now.moved or can_move(now)):
-                    return self._merged(now, dry_run=dry_run)
+                    return self._merged(now, merged, dry_run=dry_run)
             except InvalidInputError as error:
                 # A merged chunk has a cell without a value on both sides, or labels are nearly
                 # equal.
                 problem = str(error)
-        grown = [dim for dim, each in self.dims.items() if each.source > len(each.base)]
+        grown = [dim for dim, each in self.dims.items() if each.ours.after > each.ours.before]
         name = grown[0] if grown else next(iter(self.dims))
         return [_not_merged(path_in(self.group, name), problem)]
 
     def apply(self, session: WriteSession) -> None:
+        """Apply the merged arrays to a session."""
         assert self.planned is not None, "chunks were merged"
         apply_planned(session, self.planned)
 
-    def _edits_lacking(self, source: Variable, base: Variable | None) -> bool:
-        """Return True if the source changed cells at a label that the target lacks."""
-        coords = self.chunks[source.path].touched().coords()
-        if base is None:
-            axes = zip(source.dims, source.metadata.grid.axes, coords.T, strict=True)
-            return any(np.isin(a.chunk_of(self.dims[d].lacking), at).any() for d, a, at in axes)
-        readers = [
-            self.destination.reader(snapshot, variable)
-            for snapshot, variable in ((self.sides.source, source), (self.sides.base, base))
+    def _edits_of_removed(self) -> Conflict | None:
+        """Return a conflict if one side changed cells at a label that the other one removed."""
+        for array in self.arrays.values():
+            coords = self.chunks[array.source.path].touched().coords()
+            along = [(self.dims[dim].ours, self.dims[dim].lacking) for dim in array.source.dims]
+            pair = (self.sides.source, array.source), array.base
+            if self._has_edits(*pair, coords, along):
+                problem = "the branch lacks labels of its edits"
+                return _not_merged(array.source.path, problem)
+        rivals = [commit.log.updated_chunks for commit in self.sides.theirs]
+        for name, target in self.kept.items():
+            if target.is_dimension_coordinate:
+                continue
+            along = [(self.dims[dim].theirs, self.dims[dim].removed) for dim in target.dims]
+            found = [log[target.node.id] for log in rivals if target.node.id in log]
+            coords = joined_coords(found, len(target.dims))
+            base = self.base.get(name)
+            if base is None or base.node.id != target.node.id:
+                base, coords = None, coords_of_boxes(box_of_grid(target.array.num_chunks)[None])
+            if self._has_edits((self.sides.target, target), base, coords, along):
+                problem = "the source has removed labels of cells that the branch changed"
+                return _not_merged(target.path, problem)
+        return None
+
+    def _has_edits(
+        self,
+        side: tuple[Snapshot, Variable],
+        base: Variable | None,
+        coords: NDArray[np.uint32],
+        along: Sequence[tuple[IndexMap, NDArray[np.int64]]],
+    ) -> bool:
+        """Return True if an array of a side has other cells than the base at some indices.
+
+        ``along`` are, by axis, the indices in the side of the elements of the base, and the indices
+        to compare; ``coords`` are the chunks that may differ, all that exist for a new array.
+        """
+        axes = side[1].metadata.grid.axes
+        chunks = [
+            each.chunk_of(gone)[np.isin(each.chunk_of(gone), at)]
+            for each, (_, gone), at in zip(axes, along, coords.T, strict=True)
         ]
-        known = [self.dims[dim].base for dim in source.dims]
-        for axis, dim in enumerate(source.dims):
-            lacking = self.dims[dim].lacking
-            along = source.metadata.grid.axes[axis].chunk_of(lacking)
+        if base is None or not any(len(each) for each in chunks):
+            return any(len(each) for each in chunks)
+        readers = [self.destination.reader(*each) for each in (side, (self.sides.base, base))]
+        known = [indices.indices for indices, _ in along]
+        for axis, (_, gone) in enumerate(along):
             # Compare one label at a time, only in changed chunks.
-            for index in lacking[np.isin(along, coords[:, axis])].tolist():
-                rows = [np.flatnonzero(p == index if p is known[axis] else p >= 0) for p in known]
-                chosen = [[p[row] for p, row in zip(known, rows, strict=True)], rows]
-                ours, before = (
+            for index in gone[np.isin(axes[axis].chunk_of(gone), chunks[axis])].tolist():
+                rows = [np.flatnonzero(each >= 0) for each in known]
+                rows[axis] = np.flatnonzero(known[axis] == index)
+                chosen = [[each[row] for each, row in zip(known, rows, strict=True)], rows]
+                values, before = (
                     reader.read(list(map(DimSelection.of_indices, reader.shape, at)))
                     for reader, at in zip(readers, chosen, strict=True)
                 )
-                if differs(ours, before).any():
+                if differs(values, before).any():
                     return True
         return False
 
-    def _merged(self, now: WritePlan, *, dry_run: bool) -> list[Conflict]:
+    def _merged(
+        self, now: WritePlan, merged: Mapping[str, MergedLabels], *, dry_run: bool
+    ) -> list[Conflict]:
         sides = self.sides
+        sizes = {dim: each.ours.after for dim, each in self.dims.items()}
+        moves = {dim: each.moves(merged[dim]) for dim, each in self.dims.items()}
         rivals = Rivals(base=sides.base, tip=sides.target, commits=tuple(sides.theirs))
-        adoption = Adoption(self._plan(), now, rivals, picked=sides.source, dry_run=dry_run)
+        before = {array.name: array for array in self._targets(sizes, is_source=True)}
+        adoption = Adoption(before, now, rivals, moves, picked=sides.source, dry_run=dry_run)
         adoption.take_all(self.chunks)
         self.planned = adoption.commit
         writers = rivals.writers(adoption.lost_at)
@@ -287,24 +340,34 @@ class _GroupMerge(GroupMerge):
                 old_shape=None if before is None else before.shape,
             )
 
-    def _plan(self) -> WritePlan:
-        sizes = {dim: each.source for dim, each in self.dims.items()}
-        own = {dim: each.own for dim, each in self.dims.items()}
-        targets = tuple(self._targets(sizes, is_source=True))
-        moved = {dim: each.base for dim, each in self.dims.items()}
-        return self._write_plan(targets, own, {}, None, moved=moved)
-
     def _now(self, merged: Mapping[str, MergedLabels], resolve: Resolve | None) -> WritePlan:
-        sizes = {dim: each.size for dim, each in merged.items()}
+        sizes = {dim: each.tip.after for dim, each in merged.items()}
         targets = tuple(self._targets(sizes, is_source=False))
-        return self._write_plan(
-            targets,
-            {dim: each.indices for dim, each in merged.items()},
-            {dim: each.shown for dim, each in merged.items() if each.shown is not None},
-            resolve,
+        dims = tuple(self.dims)
+        part = WritePart(
+            destination=self.destination,
+            number=0,
+            dims=dims,
+            arrays=targets,
+            units=0,
+            input_schema=pa.schema([]),
+            table_dims=dims,
+            labels={dim: each.shown for dim, each in merged.items() if each.shown is not None},
+        )
+        return WritePlan(
+            destination=self.destination,
+            options=WriteOptions(mode="append", branch=self.sides.branch, resolve=resolve),
+            group=self.group,
+            dims=dims,
+            columns={},
+            targets={},
+            kept=self.kept,
+            replaced={},
+            missing_groups=(),
+            parts=(part,),
             resized=tuple(self._resized(sizes, targets)),
             labels=tuple(self._labels(merged)),
-            moved={dim: each.moved for dim, each in merged.items() if each.moved is not None},
+            moved={dim: each.tip.indices for dim, each in merged.items() if each.has_moved},
             disordered=tuple(dim for dim, each in merged.items() if each.is_disordered),
         )
 
@@ -326,39 +389,5 @@ class _GroupMerge(GroupMerge):
             variable = self.kept.get(dim)
             if each.labels is None or variable is None or each.first is None:
                 continue
-            metadata = variable.metadata.with_shape((each.size,))
+            metadata = variable.metadata.with_shape((each.tip.after,))
             yield ChunkValues.changed(metadata, each.labels, each.first)
-
-    def _write_plan(
-        self,
-        arrays: tuple[WriteTarget, ...],
-        indices: Mapping[str, NDArray[np.int64]],
-        shown: Mapping[str, pa.Array],
-        resolve: Resolve | None,
-        **changes: Any,
-    ) -> WritePlan:
-        dims = tuple(self.dims)
-        part = WritePart(
-            destination=self.destination,
-            number=0,
-            dims=dims,
-            arrays=arrays,
-            units=0,
-            input_schema=pa.schema([]),
-            table_dims=dims,
-            labels=shown,
-        )
-        return WritePlan(
-            destination=self.destination,
-            options=WriteOptions(mode="append", branch=self.sides.branch, resolve=resolve),
-            group=self.group,
-            dims=dims,
-            columns={},
-            targets={},
-            kept=self.kept,
-            replaced={},
-            missing_groups=(),
-            parts=(part,),
-            dimension_tables={dim: pa.table({"index": at}) for dim, at in indices.items()},
-            **changes,
-        )

@@ -7,7 +7,7 @@ their cells; equal labels added by both sides become one label.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import parent
 from icechunk_format.errors import IcechunkError
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.changes.conflicts import Conflict
 from icechunk_format.repository.changes.meaning import same_meaning
 from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
-from icechunk_format.tables.writing import in_order, index_labels, is_disordered, label_positions
+from icechunk_format.tables.writing import DimMoves, in_order, index_labels, is_disordered
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000
@@ -35,14 +36,10 @@ class MergedLabels:
     ----------
     indices
         ``int64``: the merged index of each label of ``DimLabels.own``.
-    size
-        Elements of the dimension.
-    moved
-        ``int64``: the merged index of each label of the target; None if all stay.
+    tip
+        The merged index of each element of the target.
     labels
         Stored labels; None for a dimension without labels.
-    first
-        The first index at which the target has another label or no label; None if there is none.
     is_disordered
         True if sorted labels become unsorted.
     shown
@@ -50,12 +47,25 @@ class MergedLabels:
     """
 
     indices: NDArray[np.int64]
-    size: int
-    moved: NDArray[np.int64] | None = None
+    tip: IndexMap
     labels: NDArray[Any] | None = None
-    first: int | None = None
     is_disordered: bool = False
     shown: pa.Array | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """True if an element of the target has another index, or none."""
+        return self.tip.still < self.tip.before
+
+    @property
+    def first(self) -> int | None:
+        """The first index with another label than in the target, or a new one; None without."""
+        size = self.tip.after
+        return (
+            min(self.tip.still, max(size - 1, 0))
+            if size != self.tip.before or self.has_moved
+            else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,60 +74,75 @@ class DimLabels:
 
     Parameters
     ----------
-    base
-        ``int64``: the index in the source of each index of the common snapshot.
-    source, target
-        Number of elements on each side.
-    moves
-        True if labels of the common snapshot have another index on a side.
+    ours, theirs
+        The index in the source and in the target of each element of the common snapshot.
     variable
         The array of labels, or None.
     stored
         Stored labels of source and target.
-    lacking
-        ``int64``: indices in the source of labels of the common snapshot that the target lacks.
     """
 
-    base: NDArray[np.int64]
-    source: int
-    target: int
-    moves: bool = False
+    ours: IndexMap
+    theirs: IndexMap
     variable: Variable | None = None
     stored: tuple[NDArray[Any], NDArray[Any]] | None = None
-    lacking: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def both(self) -> NDArray[np.int64]:
+        """The elements of the common snapshot that both sides have."""
+        return np.flatnonzero((self.ours.indices >= 0) & (self.theirs.indices >= 0))
+
+    @property
+    def lacking(self) -> NDArray[np.int64]:
+        """Indices in the source of elements that the target removed."""
+        found = self.ours.of(self.theirs.gone)
+        return found[found >= 0]
+
+    @property
+    def removed(self) -> NDArray[np.int64]:
+        """Indices in the target of elements that the source removed."""
+        found = self.theirs.of(self.ours.gone)
+        return found[found >= 0]
 
     @property
     def own(self) -> NDArray[np.int64]:
         """Indices in the source of the labels that are merged."""
-        return np.delete(np.arange(self.source, dtype=np.int64), self.lacking)
+        return np.delete(np.arange(self.ours.after), self.lacking)
 
     def merged(self, dim: str, stay: int | None) -> MergedLabels:
         """Join the labels of both sides; the first ``stay`` of the target keep their index.
 
         If ``stay`` is None, all keep their index, and new labels of the source follow.
         """
-        own = self.own
-        if self.stored is None or self.variable is None or not self.target:
-            return MergedLabels(indices=own, size=max(self.source, self.target))
+        own, target = self.own, self.theirs.after
+        if self.stored is None or self.variable is None or not target:
+            size = max(self.ours.after, target)
+            return MergedLabels(indices=own, tip=IndexMap.resized(target, size))
         labels, old = self.stored
+        left = np.delete(np.arange(target), self.removed)
         encoder = encoder_of(self.variable)
-        found = index_labels(labels[own], encoder, old, dim=dim)
+        found = index_labels(labels[own], encoder, old[left], dim=dim)
         if stay is not None:
             found = in_order(found, stay)
+        tip = np.full(target, -1, np.int64)
+        tip[left] = np.arange(len(left)) if found.moved is None else found.moved
         final = found.labels
         assert final is not None
-        first = self.target
-        if found.moved is not None:
-            first = int(np.argmax(final[: self.target] != old))
         return MergedLabels(
             indices=found.indices,
-            size=found.size,
-            moved=found.moved,
+            tip=IndexMap.of_indices(tip, found.size),
             labels=final,
-            first=first if first < found.size else None,
             is_disordered=is_disordered(found),
             shown=encoder.decoder.decode(final) if found.size <= _MOST_SHOWN else None,
         )
+
+    def moves(self, merged: MergedLabels) -> DimMoves:
+        """Return the moves of the elements of all sides to their merged indices."""
+        rows = np.full(self.ours.after, -1, np.int64)
+        rows[self.own] = merged.indices
+        size = merged.tip.after
+        to = IndexMap.of_indices(rows, size)
+        return DimMoves.of(rows=to, was=self.ours, theirs=self.theirs, tip=merged.tip)
 
 
 def encoder_of(variable: Variable) -> VariableEncoder:
@@ -142,11 +167,10 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     """
     was, source, target = sizes
     arrays = [each for each in found if each is not None and each.is_dimension_coordinate]
-    same = np.arange(was, dtype=np.int64)
     if not arrays:
         if min(source, target) < was:
             raise CannotMerge
-        return DimLabels(base=same, source=source, target=target)
+        return DimLabels(ours=IndexMap.resized(was, source), theirs=IndexMap.resized(was, target))
     is_missing = any(size and each not in arrays for each, size in zip(found, sizes, strict=True))
     if is_missing or len({array.metadata.data_type.numpy for array in arrays}) > 1:
         raise CannotMerge
@@ -158,19 +182,11 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
         else destination_of(sides).reader(snapshot, variable).read_all()
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
-    at = [label_positions(labels[0], side) for side in labels[1:]]
-    if (at[0] < 0).any():
-        raise CannotMerge("the source has removed or changed labels of the common snapshot")
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
+    ours, theirs = (IndexMap.of_labels(labels[0], side) for side in labels[1:])
     return DimLabels(
-        base=at[0],
-        source=source,
-        target=target,
-        moves=any(not np.array_equal(positions, same) for positions in at),
-        variable=found[2] or found[1],
-        stored=(labels[1], labels[2]),
-        lacking=at[0][at[1] < 0],
+        ours=ours, theirs=theirs, variable=found[2] or found[1], stored=(labels[1], labels[2])
     )
 
 

@@ -160,12 +160,12 @@ class Merge:
         )
         if self.base is None:
             taken += _decided_again(changes, base, target, theirs)
-        merges = groups.group_merges(sides, changes)
+        merges, refused = groups.group_merges(sides, changes)
         for merge in merges:
             merge.take_from(changes)
         detector = ConflictDetector(changes=changes, base=base, tip=target, theirs=theirs)
         detected = (c for c in detector.conflicts() if not self._is_settled(c, changes, sides))
-        found = [*taken, *detected]
+        found = [*taken, *detected, *refused]
         remaining = conflict_rules.resolved(found, resolve)
         for merge in merges:
             # Nothing is stored for a merge that will be refused.

@@ -33,12 +33,17 @@ def misplaced(sides: Sides, group: NodePath) -> str | None:
     base, source, target = (arrays_in(s, group) for s in (sides.base, sides.source, sides.target))
     arrays = (*source.values(), *target.values())
     for dim in sorted({dim for array in arrays for dim in _sizes_of(array)}):
-        if _touches(dim, base, source) and _touches(dim, base, target):
+        if touched_by_both(dim, (base, source, target)):
             problem = _labels_differ(sides, dim, (base, source, target))
             problem = problem or _lengths_differ(dim, (base, source, target))
             if problem is not None:
                 return problem
     return None
+
+
+def touched_by_both(dim: str, named: Sequence[_Arrays]) -> bool:
+    """Return True if both sides created or changed an array with a dimension."""
+    return all(_touches(dim, named[0], side) for side in named[1:])
 
 
 def _sizes_of(array: Variable) -> dict[str, int]:

@@ -43,7 +43,7 @@ from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
 from icechunk_format.tables import Selection as Selected
-from icechunk_format.tables import dataset_at, requested_scan, requested_table
+from icechunk_format.tables import Table, dataset_at, requested_scan, requested_table
 from icechunk_format.tables.reading import ScanPlan
 from icechunk_format.workflows.changes.cells import SnapshotTable, cell_changes
 from icechunk_format.workflows.changes.steps import logs_of
@@ -124,7 +124,10 @@ class MirrorResult:
     rows
         Number of rows that this run wrote; of a dry run, before a condition on values.
     bytes
-        Bytes of the written files; 0 for a dry run.
+        Bytes of the written files; of a dry run, an estimate: the rows at the mean size of a row in
+        the table's files, or of uncompressed values without a table.
+    bytes_removed
+        Bytes of the files that this run removed from the table.
     full_copy
         The reason why all cells were written; None if only changed cells, or nothing, were written.
     dry_run
@@ -139,6 +142,7 @@ class MirrorResult:
     files_removed: int = 0
     rows: int = 0
     bytes: int = 0
+    bytes_removed: int = 0
     full_copy: str | None = None
     dry_run: bool = False
     totals: Measures | None = field(default=None, compare=False)
@@ -367,7 +371,18 @@ def plan_mirror(
         ),
         removed=removed,
         full_copy=changed if isinstance(changed, str) else None,
+        row_bytes=_row_bytes(state, boxes, groups, table),
     )
+
+
+def _row_bytes(
+    state: TableState | None, boxes: Boxes | None, groups: FileGroups, table: Table
+) -> float:
+    """Return the mean size of a row in the files of a table, or of uncompressed values."""
+    rows = 0 if boxes is None else int(groups.rows(boxes).sum())
+    if state is not None and rows > 0:
+        return sum(state.sizes) / rows
+    return sum(value_bytes(column.arrow_type) for column in table.columns)
 
 
 def _changed(
@@ -399,13 +414,19 @@ def _result(
     plan: MirrorPlan, version: int, files: Sequence[FileTask | FileReceipt]
 ) -> MirrorResult:
     """Return the result of writing these files as a version of the table."""
-    old_files = () if plan.state is None else plan.state.names
+    removed = plan.removed
+    if removed is None:
+        state = plan.state
+        removed = [] if state is None else list(zip(state.names, state.sizes, strict=True))
+    rows = sum(file.rows for file in files)
     return MirrorResult(
         version=version,
         snapshot_id=plan.record.snapshot_id,
         files_added=len(files),
-        files_removed=len(old_files if plan.removed is None else plan.removed),
-        rows=sum(file.rows for file in files),
+        files_removed=len(removed),
+        rows=rows,
+        bytes=round(rows * plan.row_bytes),
+        bytes_removed=sum(size for _, size in removed),
         full_copy=plan.full_copy,
     )
 
@@ -444,5 +465,6 @@ def _sum(one: MirrorResult, other: MirrorResult) -> MirrorResult:
         files_removed=one.files_removed + other.files_removed,
         rows=one.rows + other.rows,
         bytes=one.bytes + other.bytes,
+        bytes_removed=one.bytes_removed + other.bytes_removed,
         full_copy=one.full_copy or other.full_copy,
     )

@@ -37,6 +37,8 @@ class MirrorPlan:
     """Names and sizes of files to remove; None removes all, and the schema may change."""
     full_copy: str | None
     """The reason why all cells are written; None if only changed cells are written."""
+    row_bytes: float
+    """Approximate bytes of a row in a file."""
 
 
 def delta_schema(columns: pa.Schema) -> pa.Schema:

@@ -10,9 +10,12 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
@@ -44,6 +47,7 @@ from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
 from icechunk_format.workflows.changes.rechunked import SAME_VALUES, mark
+from icechunk_format.workflows.dry_run import ArrayBox, PlannedGroup, check_access
 from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.workflows.rechunking.documents import (
     Sizes,
@@ -104,6 +108,8 @@ class RechunkResult:
         Maximum bytes of values that a task holds.
     rounds
         Maximum number of shuffles of an array: 0, 1, or 2 with intermediate groups.
+    target
+        With ``dry_run``, the group as it would be written: shapes, data types and chunks.
     commit
         The result of the write; None for a dry run.
     """
@@ -118,6 +124,7 @@ class RechunkResult:
     requests: int
     buffer_bytes: int
     rounds: int = 0
+    target: PlannedGroup | None = None
     commit: WriteResult | None = None
 
 
@@ -210,10 +217,19 @@ def _rechunk_once(
             variable, target, memory=request.memory, cores=cores, origin=origin
         )
     check_planned_lengths(base, group, [plan.target for plan in plans.values()])
-    if dry_run or not plans:
+    if dry_run or dataset.source.chunk_source.has_unauthorized_containers:
+        check_access(dataset.source, chain.from_iterable(map(_ends, plans.values())), fetch=dry_run)
+    if dry_run:
+        planned = PlannedGroup(
+            location=place,
+            path=str(group),
+            arrays={plan.target.name: plan.target.metadata for plan in plans.values()},
+            attributes=dataset.attributes,
+        )
+        return replace(_result(list(plans.values()), None), target=planned)
+    if not plans:
         reason = "all arrays have these chunks"
-        nothing = WriteResult.skipped(request.options, destination.base, reason)
-        return _result(list(plans.values()), None if dry_run else nothing)
+        return _result([], WriteResult.skipped(request.options, destination.base, reason))
     work = Rechunking(
         source=dataset.source, destination=destination, arrays=plans, memory=request.memory
     )
@@ -242,6 +258,14 @@ def _rechunk_once(
             raise
         return RaceLost(error=error)
     return _result(list(plans.values()), done)
+
+
+def _ends(plan: ArrayPlan) -> Iterator[ArrayBox]:
+    """Yield the boxes of the source for the first, the middle and the last group of the target."""
+    count = len(plan.groups)
+    for number in sorted({0, count // 2, count - 1}) if count else ():
+        lower, upper = (np.add(edge, plan.origin).tolist() for edge in plan.groups.box(number))
+        yield plan.source_path, lower, upper
 
 
 def _chosen(dataset: Dataset, request: RechunkRequest, *, replaces: bool) -> list[Variable]:

@@ -7,6 +7,7 @@ Rules of this file
 2. Without named variables, all data variables are sampled that fulfil rule 1 and have a dimension
    in ``on``.
 3. Planning reads only the labels that ``sel`` needs; tasks read all other values.
+4. The labels of kept dimensions are columns of the result, unless they are sampled by name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from icechunk_format.workflows.sampling.choices import Choices, SampleRequest
 from icechunk_format.workflows.sampling.earth import horizontal_columns
 from icechunk_format.workflows.sampling.sampled import (
     OUTSIDE,
+    KeptLabels,
     Outside,
     SampledVariable,
     SamplePlan,
@@ -55,7 +57,8 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
     sampled = _sampled(candidates, choices.dims, keep, fixed, is_named=named is not None)
     _check_used(choices.dims, keep, fixed, sampled)
     _check_sizes(sampled)
-    _check_names(sampled, request.existing)
+    labels = _kept_labels(keep, sampled, fixed, factory)
+    _check_names([*sampled, *(kept.column for kept in labels)], request.existing)
     variables = tuple(
         _described(variable, factory.of_variable(variable, "variable"), choices, keep, fixed)
         for variable in sampled
@@ -73,6 +76,7 @@ def plan_sample(dataset: Dataset, request: SampleRequest) -> SamplePlan:
         trees=choices.trees,
         variables=variables,
         lead=sampled.index(lead),
+        labels=labels,
         horizontal=horizontal,
         outside=outside,
         skip_missing=read.missing_chunks == "skip",
@@ -209,15 +213,38 @@ def _check_sizes(sampled: Sequence[Variable]) -> None:
                 )
 
 
-def _check_names(sampled: Sequence[Variable], existing: Sequence[str]) -> None:
+def _kept_labels(
+    keep: Sequence[str],
+    sampled: Sequence[Variable],
+    fixed: Mapping[str, DimSelection],
+    factory: ColumnFactory,
+) -> tuple[KeptLabels, ...]:
+    """Return the labels of kept dimensions, without those that are sampled themselves."""
+    sizes = {dim: size for variable in sampled for dim, size in variable.dimensions}
+    names = {variable.name for variable in sampled}
+    return tuple(
+        KeptLabels(
+            column=factory.of_dimension(dim, sizes[dim]),
+            size=sizes[dim],
+            selection=fixed.get(dim) or DimSelection.whole(sizes[dim]),
+        )
+        for dim in keep
+        if dim not in names
+    )
+
+
+def _check_names(added: Sequence[Variable | Column], existing: Sequence[str]) -> None:
     folded = {name.casefold(): name for name in existing}
-    for variable in sampled:
-        if variable.name.casefold() in folded:
+    for one in added:
+        found = folded.get(one.name.casefold())
+        if found is not None:
+            is_variable = isinstance(one, Variable)
+            kind = "variable" if is_variable else "kept dimension"
             raise InvalidInputError(
-                f"the points already have a column {folded[variable.name.casefold()]!r}, the name"
-                f" of the variable {variable.name!r}: rename the column with"
-                " withColumnRenamed, or sample other variables",
-                variable=variable.name,
+                f"the points already have a column {found!r}, the name of the {kind}"
+                f" {one.name!r}: rename the column with withColumnRenamed"
+                f"{', or sample other variables' if is_variable else ''}",
+                variable=one.name,
             )
 
 

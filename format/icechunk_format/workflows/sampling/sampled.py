@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from icechunk_format.groups import DimSelection
 from icechunk_format.tables.reading import Column, ScanContext
 
 if TYPE_CHECKING:
+    from icechunk_format.groups import SnapshotArrays
     from icechunk_format.workflows.sampling.axis import Method
     from icechunk_format.workflows.sampling.labels import Kind
 
@@ -120,6 +122,30 @@ class SampledVariable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLabels:
+    """The labels of a dimension that becomes arrays: the same array for each point."""
+
+    column: Column
+    size: int
+    selection: DimSelection
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the column of the result."""
+        return nested(self.column.arrow_type, 1)
+
+    def repeated(self, arrays: SnapshotArrays, count: int) -> pa.Array:
+        """Return `count` arrays of the selected labels."""
+        if self.column.path is None:
+            own = pa.array(self.selection.positions(), pa.int64())
+        else:
+            own = self.column.labels(arrays, self.size, self.selection)
+        repeated = own.take(pa.array(np.tile(np.arange(len(own)), count)))
+        offsets = np.arange(count + 1, dtype=np.int64) * len(own)
+        return pa.ListArray.from_arrays(offsets.astype(np.int32), repeated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
     """A plan to sample points; small and picklable.
 
@@ -127,6 +153,8 @@ class SamplePlan:
     ----------
     variables
         The sampled variables in order; points are grouped into tasks by chunks of variable `lead`.
+    labels
+        The labels of kept dimensions, outermost first.
     skip_missing
         True if values of missing chunks are NULL instead of the fill value.
     """
@@ -137,6 +165,7 @@ class SamplePlan:
     trees: tuple[TreeChoice, ...]
     variables: tuple[SampledVariable, ...]
     lead: int
+    labels: tuple[KeptLabels, ...] = ()
     horizontal: Horizontal | None = None
     outside: Outside = "null"
     skip_missing: bool = False
@@ -149,7 +178,7 @@ class SamplePlan:
         for variable in self.variables:
             linear = sum(methods.get(dim) == "linear" for dim in variable.pointed.values())
             total += 48 * variable.cells * 2**linear
-        return total
+        return total + sum(16 * labels.selection.count for labels in self.labels)
 
 
 def nested(arrow_type: pa.DataType, depth: int) -> pa.DataType:

@@ -241,6 +241,10 @@ class Sampler:
         """Return the values at points, one array for each variable."""
         return [self._values(variable, points) for variable in self.plan.variables]
 
+    def labels(self, count: int) -> list[pa.Array]:
+        """Return the labels of kept dimensions for `count` points: the same array for each."""
+        return [kept.repeated(self.arrays, count) for kept in self.plan.labels]
+
     def check_outside(self, points: PointPositions, columns: Sequence[pa.Array]) -> None:
         """Raise InvalidInputError for the first point that is outside."""
         outside = np.flatnonzero(points.outside)

@@ -265,6 +265,14 @@ class ObjectStoreStorage(BucketStorage):
                 elif self._lists_in_order and info.key > start:
                     return
 
+    def _folders(self) -> Iterator[str]:
+        prefix = self._prefix.strip("/") or None
+        found = self._server.call(
+            "list", "", lambda: obstore.list_with_delimiter(self._patient, prefix)
+        )
+        for folder in found["common_prefixes"]:
+            yield folder.removeprefix(self._prefix).strip("/")
+
 
 def _shortly_before(start: str) -> str | None:
     """Return an offset shortly before all keys that begin with a prefix; None if impossible.

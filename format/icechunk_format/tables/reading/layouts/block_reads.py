@@ -35,9 +35,8 @@ from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
-    from icechunk_format.groups import ArrayReader, AxisPick
+    from icechunk_format.groups import ArrayReader, AxisPick, SnapshotArrays
     from icechunk_format.groups.array_reader import BlockRequest, FetchedBlock
-    from icechunk_format.groups.opened import SnapshotArrays
 
 # Most rows of the layout ``summary`` that a task holds, at about 60 bytes for each variable.
 _MOST_BLOCKS = 1 << 16

@@ -20,8 +20,7 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     ChunkRefs,
 )
 from icechunk_format.errors import FormatError
-from icechunk_format.groups import DimSelection, chunk_selections
-from icechunk_format.groups.opened import SnapshotArrays
+from icechunk_format.groups import DimSelection, SnapshotArrays, chunk_selections
 from icechunk_format.tables.cf.arrow_values import scattered
 from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS, join_thin
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask

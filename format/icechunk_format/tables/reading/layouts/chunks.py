@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis, RegularAxis
 from icechunk_format.groups import (
     ArrayReader,
+    SnapshotArrays,
     chunk_cells,
     chunk_selections,
     pick,
     product_coords,
     read_ahead,
 )
-from icechunk_format.groups.opened import SnapshotArrays
 from icechunk_format.tables.reading.layouts.batches import join_thin
 from icechunk_format.tables.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.tables.reading.layouts.chunk_refs import coordinate_lists

@@ -11,11 +11,10 @@ Rules of this file
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +24,8 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
-from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, joined_coords, without
+from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import ArrayReader, Variable
 from icechunk_format.groups.changing import emptied
 from icechunk_format.groups.changing.storing import store_in_batches
@@ -44,14 +43,15 @@ from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.merge import CellMerge, MovedArray
 from icechunk_format.tables.writing.replanning.moves import (
     AxisMoves,
-    axis_moves,
+    DimMoves,
     chunk_moves,
     targets_of,
 )
 from icechunk_format.tables.writing.replanning.rivals import (
     Rivals,
     TheirChunks,
-    find_new_indices,
+    check_labels_stay,
+    others_that_move,
     their_chunks,
 )
 
@@ -77,25 +77,7 @@ class PlannedCommit:
     """Files that were stored for merged and moved chunks."""
 
 
-def disjoint_manifests(
-    plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
-) -> dict[str, list[ManifestReceipt]]:
-    """Join the manifests of an array if their boxes overlap, which readers do not support."""
-    destination = plan.destination
-    storage = destination.open_storage()
-    found = dict(manifests)
-    for array in plan.arrays.values():
-        receipts = found.get(array.path, [])
-        boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
-        if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
-            continue
-        joined = ChunkRefs.concat(list(_stored_refs(storage, array.node_id, receipts)))
-        parts = [(array.node_id, [joined])]
-        [found[array.path]] = store_manifests(storage, destination.manifest_format, parts)
-    return found
-
-
-def _stored_refs(
+def stored_refs(
     storage: Storage, node_id: NodeId, receipts: Sequence[ManifestReceipt]
 ) -> Iterator[ChunkRefs]:
     """Load manifests of an array, and yield the references of each that are used."""
@@ -106,48 +88,38 @@ def _stored_refs(
         yield receipt.pick(entry.refs)
 
 
-def _others_that_move(now: WritePlan) -> Iterator[WriteTarget]:
-    """Yield the existing arrays without rows that have dimensions with moving labels."""
-    documents = dict(now.resized)
-    for variable in now.kept.values():
-        has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
-        if has_moved and variable.name not in now.arrays:
-            metadata = documents.get(variable.path, variable.metadata)
-            yield WriteTarget.of_existing(variable, metadata)
-
-
 class Adoption:
     """Builds ``commit`` from chunks that tasks have stored, or that another branch has changed.
 
-    ``picked`` is the snapshot of that branch. A dry run finds conflicts, and stores nothing.
+    ``before`` are the arrays of the first plan, and ``picked`` is the snapshot of that branch. A
+    dry run finds conflicts, and stores nothing.
     """
 
     def __init__(
         self,
-        plan: WritePlan,
+        before: Mapping[str, WriteTarget],
         now: WritePlan,
         rivals: Rivals,
+        moves: Mapping[str, DimMoves],
         *,
+        has_all_rows: bool = False,
         picked: Snapshot | None = None,
         dry_run: bool = False,
     ) -> None:
-        self.plan, self.now, self.rivals = plan, now, rivals
-        self.picked, self.dry_run = picked, dry_run
-        self.new_indices = find_new_indices(plan, now, rivals, may_lack=picked is not None)
+        self.before, self.now, self.rivals, self.moves = before, now, rivals, moves
+        self.has_all_rows, self.picked, self.dry_run = has_all_rows, picked, dry_run
         # By array: dimensions, indices along each, and number of the cells that two writers wrote.
         self.lost: dict[str, tuple[tuple[str, ...], Sequence[set[int]], int]] = {}
         # By node id: the chunks of these cells.
         self.lost_at: dict[NodeId, NDArray[Any]] = {}
-        labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
-        self.has_all_rows = plan.row_count == math.prod(labels)
         self.commit = PlannedCommit(plan=now, base=rivals.tip)
 
     def take_all(self, stored: Mapping[str, ChunkChanges]) -> None:
         """Reuse the stored chunks of each array, given by path."""
         for name, array in self.now.arrays.items():
             changes = stored.get(array.path) or ChunkChanges(len(array.dims))
-            _ArrayAdoption(self, self.plan.arrays.get(name), array, changes).take()
-        for array in _others_that_move(self.now):
+            _ArrayAdoption(self, self.before.get(name), array, changes).take()
+        for array in others_that_move(self.now):
             _ArrayAdoption(self, None, array, ChunkChanges(len(array.dims))).take()
 
 
@@ -161,7 +133,7 @@ class _ArrayAdoption:
         self, whole: Adoption, old: WriteTarget | None, new: WriteTarget, changes: ChunkChanges
     ) -> None:
         self._whole, self._old, self._new, self._changes = whole, old, new, changes
-        self._rivals, self._new_indices = whole.rivals, whole.new_indices
+        self._rivals, self._moves = whole.rivals, whole.moves
         self._options = whole.now.options
         self._destination = whole.now.destination
         self._storage = self._destination.open_storage()
@@ -182,12 +154,13 @@ class _ArrayAdoption:
     def _cells(self) -> tuple[list[ManifestReceipt], Iterator[ChunkRefs]]:
         """Return the manifests that are reused unchanged, and the other references."""
         old, new = self._old, self._new
-        theirs = their_chunks(self._whole.now, new, self._rivals.tip)
+        theirs = self._their_chunks()
         targets = [np.zeros((0, len(new.dims)), np.int64)]
         if theirs is not None:
             targets.append(theirs.merged)
         kept: list[ManifestReceipt] = []
         moved: list[_Moved] = []
+        reused: list[NDArray[np.uint32]] = []
         if old is not None and not self._changes.is_empty:
             self._axes = self._moves_along(old)
             is_same = old.node_id == new.node_id
@@ -206,6 +179,7 @@ class _ArrayAdoption:
                     is_same_array=is_same and old.old_shape is not None,
                 )
                 stays = is_moved & are_alike
+                reused.append(moved_to[stays].astype(np.uint32))
                 is_kept = is_same and stays.all() and (moved_to == coords).all()
                 if is_kept and isinstance(found, ManifestReceipt) and found.is_whole:
                     kept.append(found)
@@ -213,58 +187,87 @@ class _ArrayAdoption:
                 if stays.any():
                     moved.append((found, stays, moved_to))
                 targets += [targets_of(self._axes, at) for at in coords[~stays].tolist()]
-        merged = np.unique(np.concatenate(targets), axis=0)
-        return kept, self._refs(moved, theirs, merged)
+        # A chunk of the newest snapshot that loses labels has other ones in a reused chunk.
+        merged = without(np.unique(np.concatenate(targets), axis=0).astype(np.uint32), reused)
+        taken = joined_coords([merged, *reused], len(new.dims))
+        return kept, self._refs(moved, theirs, merged, taken)
 
     def _refs(
-        self, moved: Sequence[_Moved], theirs: TheirChunks | None, merged: NDArray[np.int64]
+        self,
+        moved: Sequence[_Moved],
+        theirs: TheirChunks | None,
+        merged: NDArray[np.uint32],
+        ours: NDArray[np.uint32],
     ) -> Iterator[ChunkRefs]:
         """Yield the new references of the array, in disjoint batches."""
         yield from self._moved(moved)
         if theirs is not None:
-            ndim = len(self._new.dims)
-            taken = [merged, *(targets[stays] for _, stays, targets in moved)]
-            ours = joined_coords([at.astype(np.uint32) for at in taken], ndim)
             refs = theirs.refs.take(CoordinateOrder(ours).find(theirs.refs.coords) < 0)
             if len(refs):
                 yield refs
             self._clear(without(theirs.left, [ours, refs.coords]))
         if len(merged):
-            yield self._merged(merged)
+            yield self._merged(merged.astype(np.int64))
 
     def _touched(self, targets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of chunks of the new plan with cells that others wrote or moved."""
-        found = self._rivals.touched(self._new.node_id, targets)
+        found = self._changed_by_others(targets)
         for axis, dim in enumerate(self._new.dims):
-            if dim in self._new_indices:
+            if dim in self._moves:
                 along = self._new.metadata.grid.axes[axis]
-                found |= along.start_of(targets[:, axis] + 1) > self._new_indices[dim].still
+                found |= along.start_of(targets[:, axis] + 1) > self._moves[dim].still
         return found
 
     def _written_by_others(self, coords: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the chunks of the newest snapshot that other writers have stored."""
         return self._stored(coords) & self._rivals.touched(self._new.node_id, coords)
 
-    def _stored(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return a mask of the chunks that exist in the newest snapshot."""
-        array = array_at(self._rivals.tip, self._new.path, self._new.node_id)
+    def _changed_by_others(self, coords: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return a mask of chunks that other writers may have written or dropped.
+
+        Transaction logs do not list chunks that a smaller array drops.
+        """
+        found = self._rivals.touched(self._new.node_id, coords)
+        if self._rivals.has_updated(self._new.node_id):
+            found |= self._stored(coords, self._rivals.base) & ~self._stored(coords)
+        return found
+
+    def _stored(self, coords: NDArray[Any], snapshot: Snapshot | None = None) -> NDArray[np.bool_]:
+        """Return a mask of the chunks that exist in a snapshot, by default the newest one."""
+        snapshot = snapshot or self._rivals.tip
+        array = array_at(snapshot, self._new.path, self._new.node_id)
         found = np.zeros(len(coords), np.bool_)
         if array is not None:
-            lookup = self._destination.reader(self._rivals.tip, array).lookup
+            lookup = self._destination.reader(snapshot, array).lookup
             found[lookup.find(coords.astype(np.uint32)).positions] = True
         return found
 
     def _moves_along(self, old: WriteTarget) -> list[AxisMoves]:
-        new, plans = self._new, (self._whole.plan, self._whole.now)
+        lacks = {"base": old.old_shape is None, "tip": self._new.old_shape is None}
+        axes = (array.metadata.grid.axes for array in (old, self._new))
         return [
-            axis_moves(
-                (old.metadata.grid.axes[axis], new.metadata.grid.axes[axis]),
-                (plans[0].indices(dim), plans[1].indices(dim)),
-                along=self._new_indices[dim].without(
-                    base=old.old_shape is None, tip=new.old_shape is None
-                ),
-            )
-            for axis, dim in enumerate(old.dims)
+            AxisMoves(old=before, new=now, along=self._moves[dim].without(**lacks))
+            for before, now, dim in zip(*axes, old.dims, strict=True)
+        ]
+
+    def _their_chunks(self) -> TheirChunks | None:
+        """Return the moves of the chunks in the newest snapshot; None if no chunk moves."""
+        new, tip = self._new, self._rivals.tip
+        stored = array_at(tip, new.path, new.node_id)
+        if stored is None or not self._whole.now.moved.keys() & set(new.dims):
+            return None
+        maps = self._maps(stored, "tip", new.metadata.shape)
+        return their_chunks(self._destination.reader(tip, stored), new.metadata.grid.axes, maps)
+
+    def _maps(
+        self, array: Variable, state: Literal["was", "base", "tip"], shape: Sequence[int]
+    ) -> list[IndexMap]:
+        """Return the moves along the axes of an array of an older state, which gets a shape."""
+        known = {dim: getattr(moves, state) for dim, moves in self._moves.items()}
+        same = map(IndexMap.resized, array.shape, shape)
+        return [
+            known[dim] if dim in known and known[dim].before == each.before else each
+            for dim, each in zip(array.dims, same, strict=True)
         ]
 
     # -- chunks that are used as they are ---------------------------------------------------
@@ -280,7 +283,7 @@ class _ArrayAdoption:
         for batch in sized_batches(sized, _FILES_AT_ONCE, _REFS_AT_ONCE):
             assert self._old is not None, "it has stored chunks"
             receipts = [receipt for receipt, _, _ in batch]
-            stored = _stored_refs(self._storage, self._old.node_id, receipts)
+            stored = stored_refs(self._storage, self._old.node_id, receipts)
             for refs, (_, stays, targets) in zip(stored, batch, strict=True):
                 yield refs.take(stays).moved(targets[stays])
 
@@ -292,7 +295,7 @@ class _ArrayAdoption:
         shared = [np.zeros((0, len(new.dims)), np.uint32)]
         for receipt in self._changes.receipts:
             coords = receipt.coords.coords()
-            touched = self._rivals.touched(new.node_id, coords)
+            touched = self._changed_by_others(coords)
             if self._rivals.is_new(new.node_id):
                 touched = self._stored(coords)
             shared.append(coords[touched])
@@ -302,6 +305,7 @@ class _ArrayAdoption:
                 kept.append(receipt)
             elif not gives_way.all():
                 moved.append((receipt, ~gives_way, coords.astype(np.int64)))
+        check_labels_stay(self._whole.now, new, self._changes.receipts, self._rivals)
         both = np.concatenate(shared)
         if len(both) and resolve is None:
             shown = ", ".join(str(at) for at in both[:4].tolist())
@@ -324,15 +328,9 @@ class _ArrayAdoption:
             array=new,
             axes=self._axes,
             ours=self._ours(old) if old is not None and is_written else None,
-            base=None
-            if old is None
-            else self._moved_array(old, self._rivals.base, whole.plan.moved),
-            base_now=self._moved_array(
-                new, self._rivals.base, {dim: at.base for dim, at in self._new_indices.items()}
-            ),
-            tip=self._moved_array(
-                new, self._rivals.tip, {dim: at.tip for dim, at in self._new_indices.items()}
-            ),
+            base=None if old is None else self._moved_array(old, self._rivals.base, "was"),
+            base_now=self._moved_array(new, self._rivals.base, "base"),
+            tip=self._moved_array(new, self._rivals.tip, "tip"),
             stored=self._changes,
             written_by_others=self._written_by_others,
             has_all_rows=whole.has_all_rows,
@@ -363,16 +361,13 @@ class _ArrayAdoption:
             deleted[self._new.path] = np.concatenate([before, coords])
 
     def _moved_array(
-        self, new: WriteTarget, snapshot: Snapshot, indices: Mapping[str, NDArray[np.int64]]
+        self, target: WriteTarget, snapshot: Snapshot, state: Literal["was", "base", "tip"]
     ) -> MovedArray | None:
-        array = array_at(snapshot, new.path, new.node_id)
+        array = array_at(snapshot, target.path, target.node_id)
         if array is None:
             return None
-        own = [
-            indices.get(dim, np.arange(size, dtype=np.int64))
-            for dim, size in zip(new.dims, array.shape, strict=True)
-        ]
-        return MovedArray(self._destination.reader(snapshot, array), own, new.metadata.shape)
+        maps = self._maps(array, state, target.metadata.shape)
+        return MovedArray(self._destination.reader(snapshot, array), maps)
 
     def _ours(self, old: WriteTarget) -> ArrayReader:
         """Return a reader of the stored chunks of the array."""

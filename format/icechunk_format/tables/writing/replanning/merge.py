@@ -30,6 +30,7 @@ from icechunk_format.tables.writing.part import WritePart, WriteTarget
 from icechunk_format.zarr.fill_values import differs, is_all_fill
 
 if TYPE_CHECKING:
+    from icechunk_format.grid.index_maps import IndexMap
     from icechunk_format.groups import ArrayReader
     from icechunk_format.tables.writing.replanning.moves import AxisMoves
 
@@ -99,9 +100,9 @@ class CellMerge:
         if self.ours is None:
             return values
         written = np.zeros(values.shape, np.bool_)
-        segments = [moves.into_target(at) for moves, at in zip(self.axes, target, strict=True)]
-        for numbers in product(*segments):
-            self._lay_over(self.ours, values, written, theirs, numbers, lower)
+        along = [moves.segments(at) for moves, at in zip(self.axes, target, strict=True)]
+        for segments in product(*along):
+            self._lay_over(self.ours, values, written, theirs, segments, lower)
         if self.has_no_missing_value and self.part is not None and written.any():
             written |= _inside(self.tip, lower, upper)
             if not written.all():
@@ -114,24 +115,22 @@ class CellMerge:
         values: NDArray[Any],
         merged: NDArray[np.bool_],
         theirs: NDArray[np.bool_] | None,
-        numbers: Sequence[int],
+        segments: Sequence[tuple[int, NDArray[np.int64], NDArray[np.int64]]],
         lower: Sequence[int],
     ) -> None:
-        pairs = list(zip(self.axes, numbers, strict=True))
-        source = np.array([[int(moves.sources[n]) for moves, n in pairs]], np.int64)
-        if not self.stored.touches(source.astype(np.uint32)).all():
+        source = np.array([[chunk for chunk, _, _ in segments]], np.uint32)
+        if not self.stored.touches(source).all():
             return
-        indices = [moves.indices(n) for moves, n in pairs]
-        first = [int(np.min(old)) for old, _ in indices]
-        last = [int(np.max(old)) + 1 for old, _ in indices]
-        within = np.ix_(*(old - low for (old, _), low in zip(indices, first, strict=True)))
-        at = np.ix_(*(new - low for (_, new), low in zip(indices, lower, strict=True)))
+        old, new = [own for _, own, _ in segments], [own for _, _, own in segments]
+        first, last = [int(np.min(own)) for own in old], [int(np.max(own)) + 1 for own in old]
+        within = np.ix_(*(own - low for own, low in zip(old, first, strict=True)))
+        at = np.ix_(*(own - low for own, low in zip(new, lower, strict=True)))
         ours = np.asarray(reader.read_box(first, last)[within])
         written = np.ones(ours.shape, np.bool_)
         if not self.has_all_rows:
             written = differs(ours, np.asarray(self._content(self.base, first, last)[within]))
             # A chunk that only moved away from the indices of new labels is not written there.
-            is_stored = len(reader.lookup.find(source.astype(np.uint32)).positions)
+            is_stored = len(reader.lookup.find(source).positions)
             if self.has_no_missing_value and is_stored:
                 written |= ~_inside(self.base, first, last)[within]
         if theirs is not None:
@@ -139,7 +138,7 @@ class CellMerge:
             if self.may_agree:
                 both &= differs(ours, values[at])
             if both.any():
-                written = self._settled(written, both, [new for _, new in indices])
+                written = self._settled(written, both, new)
         part = np.array(values[at])
         part[written] = ours[written]
         values[at] = part
@@ -187,29 +186,22 @@ class CellMerge:
 class MovedArray:
     """An array of a snapshot, addressed by the indices of the new plan.
 
-    ``indices`` are, by axis, the index in the new plan of each index of the array, or -1; ``sizes``
-    are the elements in the new plan.
+    ``maps`` are the moves of the elements of the array along each axis.
     """
 
-    def __init__(
-        self, reader: ArrayReader, indices: Sequence[NDArray[np.int64]], sizes: Sequence[int]
-    ) -> None:
+    def __init__(self, reader: ArrayReader, maps: Sequence[IndexMap]) -> None:
         self._reader = reader
-        self._own: list[NDArray[np.int64]] = []
-        for at, size in zip(indices, sizes, strict=True):
-            own = np.full(size, -1, np.int64)
-            own[at[at >= 0]] = np.flatnonzero(at >= 0)
-            self._own.append(own)
+        self._own = [each.inverse for each in maps]
 
     def within(
         self, lower: Sequence[int], upper: Sequence[int]
     ) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
         """Return, by axis, the array's indices in a box, and their offsets in the box."""
         owns, ats = [], []
-        for own, low, high in zip(self._own, lower, upper, strict=True):
-            at = np.flatnonzero(own[low:high] >= 0)
-            owns.append(own[low:high][at])
-            ats.append(at)
+        for back, low, high in zip(self._own, lower, upper, strict=True):
+            own = back.of(np.arange(low, high))
+            owns.append(own[own >= 0])
+            ats.append(np.flatnonzero(own >= 0))
         return owns, ats
 
     def in_chunks(

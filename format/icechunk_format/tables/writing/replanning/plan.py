@@ -19,13 +19,18 @@ Rules of this file
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.groups import arrays_in
 from icechunk_format.groups.changing import WriteResult
 from icechunk_format.groups.changing.result import committed_before
@@ -35,6 +40,7 @@ from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.conflicts import TheirCommit
 from icechunk_format.repository.changes.meaning import same_aspects
+from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS
@@ -44,10 +50,15 @@ from icechunk_format.tables.writing.prepare import PreparedWrite, prepare_again
 from icechunk_format.tables.writing.replanning.adopt import (
     Adoption,
     PlannedCommit,
-    disjoint_manifests,
+    stored_refs,
 )
 from icechunk_format.tables.writing.replanning.conflicts import cells_written_twice, refused
-from icechunk_format.tables.writing.replanning.rivals import Rivals, can_move
+from icechunk_format.tables.writing.replanning.rivals import (
+    Rivals,
+    can_move,
+    check_has_labels,
+    find_moves,
+)
 
 
 class PlanIsOld(Exception):
@@ -106,6 +117,7 @@ def plan_again(first: PlannedCommit, rivals: Rivals) -> PlannedCommit | WriteRes
         )
     options = replace(plan.options, group=str(plan.group), merge_schema=True)
     if options.layout == "cells":
+        check_has_labels(plan, rivals)
         options = replace(options, dims=plan.dims)
     else:
         options = _with_their_shapes(options, plan, rivals.tip)
@@ -145,7 +157,11 @@ def _adopted(first: PlannedCommit, now: WritePlan, rivals: Rivals) -> PlannedCom
     stored = {path: ChunkChanges(len(found[0].extents)) for path, found in first.manifests.items()}
     for path, changes in stored.items():
         changes.add_receipts(first.manifests[path])
-    adoption = Adoption(first.plan, now, rivals)
+    plan = first.plan
+    labels = [len(np.unique(plan.indices(dim))) for dim in plan.dimension_tables]
+    has_all_rows = plan.row_count == math.prod(labels)
+    moves = find_moves(plan, now, rivals)
+    adoption = Adoption(plan.arrays, now, rivals, moves, has_all_rows=has_all_rows)
     adoption.take_all(stored)
     if adoption.lost and now.options.resolve is None:
         raise cells_written_twice(now, adoption.lost, rivals.writers(adoption.lost_at))
@@ -166,8 +182,26 @@ def insert_labels(first: PlannedCommit) -> PlannedCommit:
     now = _inserted(first.plan)
     if now is None:
         raise _out_of_order(first.plan)
-    joined = replace(first, manifests=disjoint_manifests(first.plan, first.manifests))
+    joined = replace(first, manifests=_disjoint_manifests(first.plan, first.manifests))
     return _adopted(joined, now, Rivals(base=first.base, tip=first.base, commits=()))
+
+
+def _disjoint_manifests(
+    plan: WritePlan, manifests: Mapping[str, list[ManifestReceipt]]
+) -> dict[str, list[ManifestReceipt]]:
+    """Join the manifests of an array if their boxes overlap, which readers do not support."""
+    destination = plan.destination
+    storage = destination.open_storage()
+    found = dict(manifests)
+    for array in plan.arrays.values():
+        receipts = found.get(array.path, [])
+        boxes = np.array([receipt.extents for receipt in receipts], np.uint32)
+        if len(receipts) < 2 or not any(len(p) for p in overlapping_pairs(boxes)):
+            continue
+        joined = ChunkRefs.concat(list(stored_refs(storage, array.node_id, receipts)))
+        parts = [(array.node_id, [joined])]
+        [found[array.path]] = store_manifests(storage, destination.manifest_format, parts)
+    return found
 
 
 def _inserted(plan: WritePlan) -> WritePlan | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.grid.boxes import beyond
+from icechunk_format.grid.axes import ChunkAxis
+from icechunk_format.grid.boxes import beyond, box_of_grid, inside_box
 from icechunk_format.grid.chunk_moves import ChunkMoves, spread
 from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
-from icechunk_format.groups import arrays_in
-from icechunk_format.groups.changing import ArrayTarget
+from icechunk_format.groups import ArrayReader, arrays_in
 from icechunk_format.groups.variable import array_at
+from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
 from icechunk_format.tables.writing.replanning.conflicts import refused
-from icechunk_format.tables.writing.replanning.moves import NewIndices, grid_of
+from icechunk_format.tables.writing.replanning.moves import DimMoves, grid_of
 
 if TYPE_CHECKING:
     from icechunk_format.repository.changes.conflicts import TheirCommit
@@ -47,6 +49,10 @@ class Rivals:
     def is_new(self, node_id: NodeId) -> bool:
         """Return True if an array was created since ``base``."""
         return not self.base.nodes.has_id(node_id)
+
+    def has_updated(self, node_id: NodeId) -> bool:
+        """Return True if a commit changed the document of an array."""
+        return any(node_id in commit.log.updated_arrays for commit in self.commits)
 
     def touched(self, node_id: NodeId, coords: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the chunks of an array that other writers may have written."""
@@ -73,31 +79,84 @@ def _is_in(commit: TheirCommit, node_id: NodeId, coords: NDArray[Any]) -> NDArra
     return CoordinateOrder(theirs).find(coords.astype(np.uint32)) >= 0
 
 
-def find_new_indices(
-    plan: WritePlan, now: WritePlan, rivals: Rivals, *, may_lack: bool = False
-) -> dict[str, NewIndices]:
-    """Return, by dimension, the index in the new plan of each index of base and tip.
-
-    ``may_lack`` allows labels of the base that are missing in the tip; their index is -1.
-    """
-    found: dict[str, NewIndices] = {}
+def find_moves(plan: WritePlan, now: WritePlan, rivals: Rivals) -> dict[str, DimMoves]:
+    """Return, by dimension, the moves of its elements to the new plan."""
+    found: dict[str, DimMoves] = {}
     for dim in plan.dimension_tables:
-        sizes = [_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip)]
-        if sizes[1] < sizes[0] and not may_lack:
+        old, new = (_size(snapshot, now.group, dim) for snapshot in (rivals.base, rivals.tip))
+        if new < old:
             raise refused(
                 now,
-                f"the dimension {dim!r} was shortened from {sizes[0]} to {sizes[1]} elements "
+                f"the dimension {dim!r} was shortened from {old} to {new} elements "
                 "since this write was planned",
                 snapshots=rivals.ids,
                 dim=dim,
             )
-        tip = now.moved.get(dim, np.arange(sizes[1], dtype=np.int64))
-        ends = [1 + int(np.max(each, initial=-1)) for each in (tip, now.indices(dim))]
-        at = _indices_of_labels(now, rivals, dim, sizes[0], may_lack=may_lack)
-        base = np.where(at < 0, -1, np.append(tip, 0)[at])
-        was = plan.moved.get(dim, np.arange(sizes[0], dtype=np.int64))
-        found[dim] = NewIndices(was=was, base=base, tip=tip, size=max(sizes[1], *ends))
+        base, was, tip = np.arange(old), plan.moved.get(dim), now.moved.get(dim)
+        was, tip = base if was is None else was, np.arange(new) if tip is None else tip
+        own = plan.indices(dim), now.indices(dim)
+        before, size = (
+            1 + max(int(np.max(each, initial=-1)) for each in known)
+            for known in ((base, was, own[0]), (np.arange(new), tip, own[1]))
+        )
+        rows = np.full(before, -1, np.int64)
+        rows[own[0]] = own[1]
+        theirs = _labels_moved(now, rivals, dim, (old, new))
+        if len(theirs.gone):
+            raise refused(
+                now,
+                f"labels of the dimension {dim!r} were changed or removed since this write was "
+                "planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
+        found[dim] = DimMoves.of(
+            rows=IndexMap.of_indices(rows, size),
+            was=IndexMap.of_indices(was, before),
+            theirs=theirs,
+            tip=IndexMap.of_indices(tip, size),
+        )
     return found
+
+
+def check_has_labels(plan: WritePlan, rivals: Rivals) -> None:
+    """Raise ConflictError if a dimension has lost or got labels.
+
+    Its values in rows would be positions instead of labels, or labels instead of positions.
+    """
+    for dim in plan.dims:
+        path = plan.array_path(dim)
+        before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
+        if (before is None) != (after is None) and _size(rivals.base, plan.group, dim):
+            raise refused(
+                plan,
+                f"array {path} of the labels of dimension {dim!r} was "
+                f"{'created' if before is None else 'removed'} since this write was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
+
+
+def check_labels_stay(
+    now: WritePlan, array: WriteTarget, written: Sequence[ManifestReceipt], rivals: Rivals
+) -> None:
+    """Raise ConflictError if a label of written chunks, or one before them, has moved."""
+    for axis, dim in enumerate(array.dims if written else ()):
+        path = now.array_path(dim)
+        before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
+        if before is None or after is None or not before.is_dimension_coordinate:
+            continue
+        found = _labels_moved(now, rivals, dim, (before.shape[0], after.shape[0]))
+        last = max(receipt.extents[axis][1] for receipt in written)
+        [end] = array.metadata.grid.axes[axis].start_of(np.array([last])).tolist()
+        if found.still < min(end, found.before):
+            raise refused(
+                now,
+                f"labels of the dimension {dim!r} were moved since this write of chunks of "
+                f"{array.path} was planned",
+                snapshots=rivals.ids,
+                dim=dim,
+            )
 
 
 def _size(snapshot: Snapshot, group: str, dim: str) -> int:
@@ -105,39 +164,16 @@ def _size(snapshot: Snapshot, group: str, dim: str) -> int:
     return next((size for v in arrays for name, size in v.dimensions if name == dim), 0)
 
 
-def label_positions(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the index in ``new`` of each label of ``old``; -1 for missing labels."""
-    if np.array_equal(new[: len(old)], old):
-        return np.arange(len(old), dtype=np.int64)
-    found = np.full(len(old), -1, np.int64)
-    if len(new):
-        order = np.argsort(new, kind="stable")
-        at = np.minimum(np.searchsorted(new[order], old), len(new) - 1)
-        is_there = np.asarray(new[order][at] == old, np.bool_)
-        found[is_there] = order[at[is_there]]
-    return found
-
-
-def _indices_of_labels(
-    prepared: PreparedWrite, rivals: Rivals, dim: str, size: int, *, may_lack: bool
-) -> NDArray[np.int64]:
-    """Return the index in the tip of each label of the base, -1 for missing labels."""
-    path = prepared.array_path(dim)
+def _labels_moved(
+    prepared: PreparedWrite, rivals: Rivals, dim: str, sizes: tuple[int, int]
+) -> IndexMap:
+    """Return the map of the labels of the base to those of the tip."""
+    path, destination = prepared.array_path(dim), prepared.destination
     before, after = array_at(rivals.base, path), array_at(rivals.tip, path)
     if before is None or after is None:
-        return np.arange(size, dtype=np.int64)
-    destination = prepared.destination
+        return IndexMap.resized(*sizes)
     old = destination.reader(rivals.base, before).read_all()
-    new = destination.reader(rivals.tip, after).read_all()
-    found = label_positions(old, new)
-    if not may_lack and (found < 0).any():
-        raise refused(
-            prepared,
-            f"labels of the dimension {dim!r} were changed or removed since this write was planned",
-            snapshots=rivals.ids,
-            dim=dim,
-        )
-    return found
+    return IndexMap.of_labels(old, destination.reader(rivals.tip, after).read_all())
 
 
 def can_move(now: WritePlan) -> bool:
@@ -162,6 +198,16 @@ def can_move(now: WritePlan) -> bool:
     return chunks <= _MOST_MOVED_CHUNKS
 
 
+def others_that_move(now: WritePlan) -> Iterator[WriteTarget]:
+    """Yield the existing arrays without rows that have dimensions with moving labels."""
+    documents = dict(now.resized)
+    for variable in now.kept.values():
+        has_moved = now.moved.keys() & set(variable.dims) and not variable.is_dimension_coordinate
+        if has_moved and variable.name not in now.arrays:
+            metadata = documents.get(variable.path, variable.metadata)
+            yield WriteTarget.of_existing(variable, metadata)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TheirChunks:
     """Chunks of the newest snapshot whose labels move."""
@@ -174,19 +220,11 @@ class TheirChunks:
     """``(m, ndim)``: old coordinates of all these chunks."""
 
 
-def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChunks | None:
-    """Return the moves of stored chunks of an array; None if no chunk moves."""
-    stored = array_at(tip, array.path, array.node_id)
-    if stored is None or not now.moved.keys() & set(array.dims):
-        return None
-    reader = now.destination.reader(tip, stored)
-    before, after = reader.metadata.grid.axes, array.metadata.grid.axes
-    maps = [
-        IndexMap.resized(axis.size, size)
-        if dim not in now.moved
-        else IndexMap.of_indices(now.moved[dim], size)
-        for axis, size, dim in zip(before, array.metadata.shape, array.dims, strict=True)
-    ]
+def their_chunks(
+    reader: ArrayReader, after: Sequence[ChunkAxis], maps: Sequence[IndexMap]
+) -> TheirChunks:
+    """Return the moves of stored chunks of an array to its new axes."""
+    before = reader.metadata.grid.axes
     counts = reader.metadata.grid.num_chunks
     still = [
         int(axis.chunk_of(np.array([each.still]))[0]) if each.still < axis.size else axis.count
@@ -201,8 +239,10 @@ def their_chunks(now: WritePlan, array: ArrayTarget, tip: Snapshot) -> TheirChun
     split = [
         grid_of([*map(spread, before, after, maps, at)]) for at in refs.coords[~is_moved].tolist()
     ]
+    # A smaller array drops the others.
+    left = refs.coords[~stays]
     return TheirChunks(
         refs=refs.take(is_moved & ~stays).moved(targets[is_moved & ~stays]),
         merged=np.concatenate([np.zeros((0, len(counts)), np.int64), *split]),
-        left=refs.coords[~stays],
+        left=left[inside_box(left, box_of_grid(each.count for each in after))],
     )

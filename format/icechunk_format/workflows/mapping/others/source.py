@@ -1,0 +1,93 @@
+"""Reads the part of a further source that belongs to a block, on executors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.groups import DimSelection, SnapshotArrays, SnapshotSource
+
+# Encoded bytes of chunks that a block holds at once.
+_FETCHED_AT_ONCE: Final = 32 * 2**20
+
+Positions = range | NDArray[np.int64]
+"""Elements of a further source for each selected element of the blocks, along one dimension."""
+
+
+class OtherValues(NamedTuple):
+    """The stored values of an array of a further source in a block."""
+
+    name: str
+    dims: tuple[str, ...]
+    values: NDArray[Any]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OtherSource:
+    """A further source at one snapshot, aligned with the blocks; picklable.
+
+    Parameters
+    ----------
+    paths, dims
+        Path and dimensions of the arrays, by name.
+    positions
+        By dimension that the blocks have as well. Arithmetic sequences are ranges, so that the size
+        does not depend on the length of the dimension.
+    ranges
+        Elements along the other dimensions, which each block reads as a whole.
+    labelled
+        Dimensions whose labels are those of the block.
+    """
+
+    name: str
+    source: SnapshotSource
+    paths: Mapping[str, str]
+    dims: Mapping[str, tuple[str, ...]]
+    positions: Mapping[str, Positions]
+    ranges: Mapping[str, tuple[int, int]]
+    labelled: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Smallest and largest stored value of times, by name."""
+
+    def read(
+        self, arrays: SnapshotArrays, parts: Mapping[str, Sequence[tuple[int, int]]]
+    ) -> Iterator[OtherValues]:
+        """Read all arrays at parts of the selected elements of each dimension of the blocks."""
+        wanted = {
+            dim: np.concatenate(
+                [np.asarray(positions[first:end], np.int64) for first, end in parts[dim]]
+            )
+            for dim, positions in self.positions.items()
+        }
+        for name, path in self.paths.items():
+            variable = arrays.variable(path)
+            sizes = zip(variable.dims, variable.shape, strict=True)
+            chosen = [
+                DimSelection.of_indices(size, wanted[dim])
+                if dim in wanted
+                else DimSelection.span(size, *self.ranges[dim])
+                for dim, size in sizes
+            ]
+            values = arrays.reader(path).read_selected(chosen, _FETCHED_AT_ONCE)
+            for axis, (dim, own) in enumerate(zip(variable.dims, chosen, strict=True)):
+                if dim in wanted and not np.array_equal(own.positions(), wanted[dim]):
+                    values = np.take(values, own.rank(wanted[dim]), axis)
+            yield OtherValues(name, variable.dims, values, dict(variable.metadata.attributes))
+
+    def bytes_of_block(self, steps: Mapping[str, int]) -> int:
+        """Return the decoded bytes of the arrays in a block of these lengths."""
+        arrays = self.source.open()
+        lengths = {dim: end - first for dim, (first, end) in self.ranges.items()}
+        lengths |= {dim: steps[dim] for dim in self.positions}
+        return sum(
+            arrays.variable(self.paths[name]).metadata.data_type.item_bytes
+            * math.prod(lengths[dim] for dim in dims)
+            for name, dims in self.dims.items()
+        )

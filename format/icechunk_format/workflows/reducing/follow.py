@@ -1,0 +1,199 @@
+"""Determines what of a followed reduction must be computed again.
+
+A result that follows its source also stores the parts of its statistics, in the group ``.parts``
+below its own.
+
+==============================================  ===================================================
+since the last run                              is read
+==============================================  ===================================================
+nothing changed                                 nothing, and nothing is committed
+the axis of groups was appended to              the new elements; their parts are merged with those
+                                                that are stored
+elements changed, or another dimension grew     all elements of their groups and tiles
+labels, attributes, settings or arrays changed  everything
+==============================================  ===================================================
+
+Rules of this file
+------------------
+1. Changes are read from transaction logs. An append that also writes a chunk of old elements is
+   recognized by comparing them. Labels are compared by value.
+2. If changes cannot be determined, everything is computed, and the reason is reported. So it is for
+   a selection, and for quantiles of data that were appended to, which have no parts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.grid.cover import Boxes
+from icechunk_format.groups import Variable
+from icechunk_format.groups.changing import path_in
+from icechunk_format.repository import Repository
+from icechunk_format.tables import Dataset, open_dataset
+from icechunk_format.workflows.changes import steps_to, touched_nodes
+from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
+from icechunk_format.workflows.changes.steps import TouchedNodes
+from icechunk_format.workflows.mapping.record import FollowRecord
+from icechunk_format.workflows.rechunking.beside import is_append
+from icechunk_format.zarr.fill_values import differs
+
+PARTS_GROUP: Final = ".parts"
+"""The group of stored parts, below that of the result."""
+# Larger arrays are not compared by value.
+_MOST_ELEMENTS: Final = 1 << 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changed:
+    """The changes of a source since the last run.
+
+    Parameters
+    ----------
+    old
+        The source at the last run.
+    boxes
+        Boxes of elements that may differ, by variable; empty if nothing changed.
+    appended
+        True if no element changed that existed at the last run.
+    """
+
+    old: Dataset
+    boxes: Mapping[str, Boxes]
+    appended: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no element changed."""
+        return not any(len(boxes) for boxes in self.boxes.values())
+
+
+def part_name(variable: str, part: str) -> str:
+    """Return the name of the array of a part, within the group of the result."""
+    return f"{PARTS_GROUP}/{variable}_{part}"
+
+
+def changed_since(
+    repository: Repository,
+    record: FollowRecord,
+    new: Dataset,
+    names: Sequence[str],
+    others: Sequence[str],
+) -> Changed | str:
+    """Return what changed in arrays since the last run, or a reason to compute everything.
+
+    Parameters
+    ----------
+    names, others
+        Names of the reduced arrays, and of labels and weights.
+    """
+    try:
+        old_id = SnapshotId.parse(record.snapshot_id)
+        # Raises if the snapshot has expired.
+        repository.resolve(snapshot=old_id)
+        old = open_dataset(repository, old_id, record.group)
+        info = repository.snapshot_info(new.snapshot_id)
+        steps = steps_to(repository, info, old_id, any_history=True)
+        nodes = {new.variables[name].node.id for name in (*names, *others)}
+        touched = touched_nodes(repository, [log for step in steps for log in step.logs], nodes)
+    except (NotFoundError, InvalidInputError) as error:
+        return f"the changes since snapshot {record.snapshot_id} are unknown: {error.message}"
+    boxes = {}
+    for name in (*names, *others):
+        now, before = new.variables[name], old.variables.get(name)
+        reason = _why_otherwise(now, before)
+        if reason is not None:
+            return reason
+        assert before is not None
+        if name in names:
+            boxes[name] = changed_boxes(now, before, touched)
+        elif not _keeps_values(old, new, name, touched):
+            return f"{now.path} changed"
+    appended = any(len(found) for found in boxes.values()) and is_append(
+        repository, old, new, names
+    )
+    return Changed(old=old, boxes=boxes, appended=appended)
+
+
+def known_array(
+    snapshot: Snapshot, group: NodePath, record: FollowRecord, name: str
+) -> Variable | None:
+    """Return an array of the last run; None if it was deleted or replaced."""
+    placed = record.arrays.get(name)
+    node = snapshot.node(path_in(group, name))
+    if placed is None or node is None or node.array is None or str(node.id) != placed["node"]:
+        return None
+    return Variable(node)
+
+
+def recorded(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the entries of arrays in a record, by name within the group."""
+    return {
+        name: {"node": str(target.node_id), "factors": {}, "once": []}
+        for name, target in arrays.items()
+    }
+
+
+def touched_blocks(
+    boxes: Boxes,
+    edges: Sequence[NDArray[np.int64]],
+    axis: int,
+    codes: NDArray[np.int64],
+    kept: Sequence[int],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the tiles and groups that elements of boxes are in.
+
+    Parameters
+    ----------
+    edges
+        The edges of tiles along each axis.
+    kept
+        The axes that stay.
+    """
+    counts = [len(own) - 1 for own in edges]
+    mask = np.zeros(counts, dtype=bool)
+    of_axis = np.zeros(len(codes), dtype=bool)
+    for box in boxes:
+        index: list[slice] = [slice(None)] * len(counts)
+        for one in kept:
+            first = int(np.searchsorted(edges[one], box[one, 0], "right")) - 1
+            index[one] = slice(first, int(np.searchsorted(edges[one], box[one, 1], "left")))
+        mask[tuple(index)] = True
+        of_axis[int(box[axis, 0]) : int(box[axis, 1])] = True
+    groups = np.unique(codes[of_axis])
+    return np.flatnonzero(mask), groups[groups >= 0]
+
+
+def _why_otherwise(now: Variable, before: Variable | None) -> str | None:
+    """Return a reason why all values of an array may have changed, or None."""
+    reason = why_another_array(now, before)
+    if reason is not None:
+        return reason
+    assert before is not None
+    # As strings, since NaN differs from itself.
+    mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
+    if mine != former:
+        return f"the attributes of {now.path} changed"
+    if any(size < was for size, was in zip(now.shape, before.shape, strict=True)):
+        return f"{now.path} became shorter"
+    return None
+
+
+def _keeps_values(old: Dataset, new: Dataset, name: str, touched: TouchedNodes) -> bool:
+    """Return True if an array still has its old values, and perhaps more."""
+    now, before = new.variables[name], old.variables[name]
+    if not len(changed_boxes(now, before, touched)):
+        return True
+    if float(np.prod(before.shape, dtype=float)) > _MOST_ELEMENTS:
+        return False
+    sizes = before.shape
+    return not differs(new.read(name, [0] * len(sizes), sizes), old.read(name)).any()

@@ -1,0 +1,1 @@
+"""Reduces arrays along dimensions: Spark runs the tasks and shuffles parts of statistics."""
