@@ -46,6 +46,7 @@ def test_public_names():
         "last_read_metrics",
         "estimate",
         "VirtualizeResult",
+        "attach",
         "combine_summaries",
         "delete",
         "freshness",
@@ -53,6 +54,7 @@ def test_public_names():
         "mirror",
         "mirrored",
         "sample",
+        "tables",
         "virtualize",
     }
     assert set(icechunk_spark.__all__) == {*of_tables, *of_workflows, "zonal"}

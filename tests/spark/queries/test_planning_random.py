@@ -70,6 +70,7 @@ QUICK = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 NEGATIVE_ZERO = re.compile(r"-0\.0(?![0-9])")
+DIGITS = re.compile(r"-?[0-9]+\.[0-9]{11,}(E-?[0-9]+)?|-?[0-9]\.[0-9]+E-?[0-9]+")
 # Errors that depend on the rows that reach an expression, and on the order of conditions.
 OF_SOME_ROWS = ("OVERFLOW", "DIVIDE_BY_ZERO", "CAST_INVALID_INPUT", "OUT_OF_RANGE")
 
@@ -170,10 +171,13 @@ def outcome(spark: SparkSession, queries: Sequence[tuple[str, bool]]) -> object:
     except Exception as error:
         found = re.search(r"\[([A-Z_.]+)\]", str(error))
         return found[1] if found else str(error).split("\n")[0]
-    return sorted(
-        (row.query, row.row if queries[row.query][1] else NEGATIVE_ZERO.sub("0.0", row.row))
-        for row in rows
-    )
+    return sorted((row.query, comparable(row.row, queries[row.query][1])) for row in rows)
+
+
+def comparable(row: str, has_signs: bool) -> str:
+    """Return a row with the digits that do not depend on the order of a sum."""
+    row = DIGITS.sub(lambda number: f"{float(number[0]):.11g}", row)
+    return row if has_signs else NEGATIVE_ZERO.sub("0.0", row)
 
 
 def compare(

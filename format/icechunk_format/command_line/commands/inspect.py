@@ -186,7 +186,7 @@ def applications(
     call.document(branch=branch, has_expired_snapshots=expired, applications=found)
     history.show_applications(screen, found)
     if not found:
-        what = "an application" if app_id is None else f"the application {safe(app_id)}"
+        what = "an application" if app_id is None else f"the application {safe(app_id[:200])}"
         screen.aside(f"no commit on branch {safe(branch)} has a version of {what}")
     if expired:
         screen.aside("snapshots have expired: versions that only they record are not listed")

@@ -128,14 +128,19 @@ def _statistics(given: list[str]) -> Any:
     return named or (of_all if len(of_all) > 1 else of_all[0])
 
 
+def _is_number(text: str) -> bool:
+    """Return True if a text is a number of elements."""
+    return text.isdecimal() and len(text) < 20
+
+
 def _groups(text: str | None) -> Any:
     """Return the groups: a name, a number of elements, or edges of bins."""
     if text is None:
         return None
     name, separator, given = text.partition("=")
     if not separator:
-        return int(text) if text.isdecimal() else text
-    if given.isdecimal():
+        return int(text) if _is_number(text) else text
+    if _is_number(given):
         return {name: int(given)}
     try:
         return {name: [float(edge) for edge in given.split(",")] if "," in given else given}

@@ -279,7 +279,7 @@ _RESULTS: Final = {
     "freshness": ("workflows.mirroring", "Freshness"),
 }
 # Fields that other keys stand for, or that only a run on Spark has.
-_NO_KEYS: Final = ("commit", "totals", "report", "dim")
+_NO_KEYS: Final = ("commit", "totals", "report", "dim", "target")
 _FIELDS: Final = re.compile(r"^(\w+(?:, \w+)*)\n((?: +.*\n?)+)", re.MULTILINE)
 
 

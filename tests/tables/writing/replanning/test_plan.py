@@ -20,6 +20,7 @@ from helpers.grids.rival_writes import (
     assert_equal_contents,
     begun,
     created,
+    in_order,
 )
 from helpers.grids.written_cells import APPEND, dataset_at, grid, values
 from helpers.raised import raises
@@ -390,6 +391,23 @@ def jobs(draw):
             )
     chunks = {"time": draw(st.integers(1, 4)), "x": draw(st.integers(1, 4))}
     return first, tables, chunks
+
+
+def test_a_chunk_that_the_base_did_not_have_moves_with_its_label():
+    def table(times, xs, values):
+        return pa.table({"time": times, "x": pa.array(xs, pa.float64()), "t": values})
+
+    place = new_place()
+    created(place, grid([0], [1]), chunks={"time": 1, "x": 1})
+    options = WriteOptions(mode="append", dims=("time", "x"), min_density=0)
+    write_table(place, table([0, 4], [0, 0], [1000.0, 1001.0]), options)
+    insert = begun(place, table([1], [0], [2000.0]), options)
+    write_table(place, table([4], [1], [3000.0]), options)
+    insert()
+    found = in_order(place)
+    assert found["time"].tolist() == [0, 1, 4]
+    expected = [[1000, 1], [2000, np.nan], [1001, 3000]]
+    np.testing.assert_array_equal(found["t"], expected)
 
 
 @settings(max_examples=by_day(12), deadline=None)

@@ -88,11 +88,20 @@ class Watch:
             raise PlanIsOld(tip, theirs)
 
     def _is_shared(self, commit: TheirCommit) -> bool:
-        """Return True if a commit wrote chunks of the session, or labels that the plan matched."""
+        """Return True if a commit wrote chunks of the session, or labels that the plan matched.
+
+        Also True for any chunk of an array in which the plan moves labels: a chunk that the base
+        did not have is none of the session's.
+        """
         changes, plan = self.session.changes.chunks, self.planned.plan
         labels = [plan.array_path(dim) for dim in plan.dims]
         arrays = (array_at(self.planned.base, path) for path in labels)
         matched = {array.node.id for array in arrays if array is not None}
+        matched |= {
+            array.node.id
+            for array in arrays_in(self.planned.base, plan.group).values()
+            if plan.moved.keys() & set(array.dims)
+        }
         return any(
             node_id in matched
             or (node_id in changes and bool(changes[node_id].touches(coords).any()))
