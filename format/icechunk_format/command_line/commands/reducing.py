@@ -57,7 +57,7 @@ def reduce(
     ] = "512m",
     dry_run: DryRunOption = False,
 ) -> None:
-    """Store statistics along dimensions, such as a climatology, in one process."""
+    """Store statistics along dimensions, in one process."""
     from icechunk_format.options.values import parse_byte_size, parse_names
     from icechunk_format.options.write_request import parse_change
     from icechunk_format.workflows.reducing import (
