@@ -64,7 +64,7 @@ def is_first(mark):
 
 def disturbed(what, mark, after=lambda: None):
     # The task has stored all of its chunks when it is disturbed.
-    def collected(rows, step):
+    def collected(rows, step, *earlier):
         def run(batches):
             answer = list(step(batches))
             # Whichever attempt is first: Spark may copy a task, or end one, before it comes here.
@@ -75,7 +75,7 @@ def disturbed(what, mark, after=lambda: None):
                     os.kill(int(status.rpartition(")")[2].split()[1]), signal.SIGKILL)
                 time.sleep(120)
             yield from answer
-        found = plain(rows, run)
+        found = plain(rows, run, *earlier)
         after()
         return found
     task_rows.collected = collected
