@@ -246,8 +246,10 @@ def assert_holds(repository, values, chunks, commits):
 def test_a_rechunk_ends_in_one_commit(drive, new_place, values, how):
     """An executor dies with the pieces that it kept for others, or a copy of a task is faster."""
     url = new_place("maps", values)
-    # Of the attempts that count, each of which decodes or encodes its chunks once.
-    assert drive("rechunk", how, url, SERIES) == [1, 24, 16]
+    commits, decoded, encoded = drive("rechunk", how, url, SERIES)
+    # Pieces that died with the executor are read again, and counted; blocks are written once.
+    assert (commits, encoded) == (1, 16)
+    assert decoded == 24 or (how == "kill" and 24 < decoded <= 48)
     assert_holds(new_place.opened(url), values, (24, 10, 10), 3)
 
 

@@ -192,6 +192,7 @@ def test_planned_batches_stay_in_their_group_too(monkeypatch):
         write_table(place, grid([len(written)], [0, 1]), request)
 
     monkeypatch.setattr(batches, "run_planned_write", write)
+    monkeypatch.setattr(batches, "cancellable", lambda rows, action: action())
     request = Sink(place, monkeypatch).request
     first = batches.PlannedBatches(request, batches.check_stream(request, ROWS))
     options = WriteOptions(mode="append", dims=("time", "x"), group="/other")

@@ -124,7 +124,8 @@ def test_only_the_handler_of_pyspark_is_replaced(is_pysparks):
 
 def test_every_action_is_run_so_that_it_can_be_cancelled():
     found = []
-    for file in sorted(ROOT.rglob("*.py")):
+    of_arrow = ROOT / "reading" / "result_rows.py"
+    for file in sorted({*ROOT.rglob("*.py")} - {of_arrow}):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 is_count = node.func.attr == "count" and not node.args
