@@ -65,7 +65,7 @@ def profiles_of(spark: SparkSession | None) -> Profiles:
 def with_profiles(options: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
     """Return options with credentials instead of their names."""
     return {
-        name: profiles.named(value) if value and is_credentials(name, value) else value
+        name: profiles.named(value) if is_credentials(name, value) and value else value
         for name, value in options.items()
     }
 
@@ -82,7 +82,7 @@ def expanded(options: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
     """
     found = dict(options)
     for name, value in options.items():
-        if value and is_credentials(name, value):
+        if is_credentials(name, value) and value:
             family = "virtual.storage." if "virtual" in name.lower() else "storage."
             settings = profiles.named(value).settings()
             found |= {f"{family}{key}": text for key, text in settings.items()} | {name: ""}

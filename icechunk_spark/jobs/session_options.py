@@ -292,7 +292,7 @@ class DefaultsLoad(NotedOptions):
         if self._is_ours():
             noted = self._icechunk_options
             given = with_session_options(self._spark, noted, path)
-            named = {k: v for k, v in noted.items() if v and is_credentials(k, v)}
+            named = {k: v for k, v in noted.items() if is_credentials(k, v) and v}
             if named and not source_knows_names(self._spark):
                 given |= expanded(named, profiles_of(self._spark))
                 self.options(**dict.fromkeys(named, ""))

@@ -94,6 +94,12 @@ def calls(spark, repository, tmp_path, monkeypatch):
         "sample": lambda: {"points": frame, "path": repository, "on": {"x": "x"}},
         "to_xarray": lambda: {"df": frame, "dims": ["x"]},
         "unregister": lambda: {"spark": spark},
+        "attach": lambda: {
+            "spark": spark,
+            "catalog": {"tables": {"attached": {"path": repository}}},
+            "prefix": "of_arguments_",
+        },
+        "tables": lambda: {"spark": spark},
         "view": lambda: {"spark": spark, "name": "seen", "path": repository},
         "virtualize": lambda: {**on, "files": [archive], "path": new(), "dry_run": True},
         "write": lambda: {
