@@ -15,8 +15,9 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
@@ -230,10 +231,14 @@ def _fetches(options: Mapping[str, Any], path: object, call: Call) -> bool:
 
 def _url_of(options: Mapping[str, Any], path: object) -> str:
     """Return the path of a call, or of the option with the path, without a metadata table."""
-    paths = path if isinstance(path, list | tuple) else [path]
-    if not any(paths):
-        paths = [value for name, value in options.items() if fold_name(name) in ("path", "paths")]
-    return split_path(str(paths[0]).strip())[0] if paths and paths[0] else ""
+
+    def texts(values: Iterable[object]) -> list[str]:
+        return [str(one).strip() for one in values if isinstance(one, str | PathLike) and str(one)]
+
+    found = texts(path if isinstance(path, list | tuple) else [path]) or texts(
+        value for name, value in options.items() if fold_name(name) in ("path", "paths")
+    )
+    return split_path(found[0])[0] if found else ""
 
 
 def _has(options: Mapping[str, Any], name: str) -> bool:
