@@ -123,6 +123,12 @@ def test_what_cannot_be_reduced_is_named(tmp_path, monkeypatch):
     ]:
         with raises(Exception, **facts):
             reduced(path, *given)
+    with raises(InvalidInputError, option="over") as error:
+        reduced(path, "mean", "tim")
+    assert "did you mean 'time'" in str(error.value)
+    with raises(InvalidInputError, option="statistics") as error:
+        reduced(path, "avg", "time")
+    assert "did you mean 'mean'" in str(error.value)
     for by in ("time.moon", "moon", 7, {"time": [1]}, {"x": 2}, {"time": 2, "x": 2}):
         with raises(InvalidInputError, option="by"):
             reduced(path, {"t": "mean"}, "time", by=by)

@@ -28,6 +28,7 @@ from icechunk_format.zarr.new_nodes import build_array_metadata
 
 Names = str | Sequence[str]
 
+_OF_SQL: Final = {"avg": "mean", "average": "mean", "stddev": "std", "variance": "var"}
 _OF_TIMES: Final = ("count", "min", "max", "first", "last", "mean", "idxmin", "idxmax")
 _MISSING: Final = ("_FillValue", "missing_value")
 
@@ -84,8 +85,10 @@ def wanted_statistics(
 def _share(statistic: object) -> float | None:
     share = quantile_of(statistic) if isinstance(statistic, str) else None
     if share is None:
+        meant = _OF_SQL.get(statistic) if isinstance(statistic, str) else None
+        hint = "" if meant is None else f"did you mean {meant!r}? Or "
         raise InvalidInputError(
-            f"statistics has {shown(statistic)}; choose of {_known()}",
+            f"statistics has {shown(statistic)}; {hint}choose of {_known()}",
             option="statistics",
             found=shown(statistic),
         )

@@ -129,7 +129,8 @@ class Source:
         dataset = dataset_at(read, repository, requested_snapshot(read, repository))
         wanted = wanted_statistics(request.statistics, _default_names(dataset, request))
         chosen = named_variables(list(wanted), dataset.variables, dataset.label)
-        dims = list(dict.fromkeys(dim for variable in chosen for dim in variable.dims))
+        named = chosen or dataset.data_variables
+        dims = list(dict.fromkeys(dim for variable in named for dim in variable.dims))
         check_names("over", "dimension", request.over, dims)
         if len(set(request.over)) < len(request.over) or not request.over:
             raise InvalidInputError(
