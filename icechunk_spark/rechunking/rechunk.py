@@ -9,17 +9,12 @@ Rules of this file
 
 from __future__ import annotations
 
-import pickle
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql import SparkSession
 
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import own_options
@@ -27,22 +22,9 @@ from icechunk_format.options.values import parse_byte_size
 from icechunk_spark.jobs.session_options import session_change, workflow_target
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from icechunk_format.groups.changing import TaskReceipt
-    from icechunk_format.storage.measures import Measures
     from icechunk_format.workflows.rechunking import RechunkResult
     from icechunk_format.workflows.rechunking.run import Rechunking
-
-_PIECES = StructType(
-    [
-        StructField("group", LongType()),
-        StructField("box", BinaryType()),
-        StructField("data", BinaryType()),
-    ]
-)
-_BATCH_BYTES = 8 * 2**20
-_BATCH_PIECES = 10_000
 
 
 @checked_call("rechunk")
@@ -175,7 +157,13 @@ def rechunk(
 
 def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
     """Run all tasks: one job for direct arrays, and one for each array with a shuffle."""
-    from icechunk_format.workflows.rechunking.run import copy_group
+    from icechunk_format.workflows.rechunking.run import (
+        copy_group,
+        cut_again,
+        cut_group,
+        write_groups,
+    )
+    from icechunk_spark.jobs.pieces import shuffled
     from icechunk_spark.jobs.task_rows import on_executors
 
     direct = [
@@ -187,91 +175,13 @@ def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
     receipts: list[TaskReceipt] = on_executors(spark, partial(copy_group, work), direct)
     for path, plan in work.arrays.items():
         if plan.kind == "shuffled":
-            receipts += _shuffled(spark, work, path)
+            middle = plan.middle
+            receipts += shuffled(
+                spark,
+                [(path, number) for number in range(len(plan.source))],
+                partial(cut_group, work),
+                len(plan.groups),
+                partial(write_groups, work, path),
+                middle=None if middle is None else (len(middle), partial(cut_again, work, path)),
+            )
     return receipts
-
-
-def _shuffled(spark: SparkSession, work: Rechunking, path: str) -> list[TaskReceipt]:
-    from icechunk_format.storage.measures import Measures, measured
-    from icechunk_format.workflows.rechunking.run import Piece, cut_again, cut_group, write_groups
-    from icechunk_spark.jobs.errors import errors_on_one_line
-    from icechunk_spark.jobs.session import dealt_out, together
-    from icechunk_spark.jobs.task_rows import (
-        MAX_PARTITIONS,
-        collected,
-        grouped_rows,
-        rows_of,
-        tasks_in,
-        work_rows,
-    )
-    from icechunk_spark.reading.metrics import accumulator_of
-
-    plan = work.arrays[path]
-    groups = max(len(plan.groups), len(plan.middle or ()))
-
-    # Only the last tasks send receipts. An accumulator sends the counts of the others. Connect has
-    # none, so there they are sent as a piece whose group is beyond those of the plan: without
-    # requests and times, since Spark fails the job if a repeated task returns different rows.
-    accumulator = accumulator_of(spark)
-    job = (f"rechunk {secrets.token_hex(8)}", -1)
-
-    def sent(counts: Measures, group: int) -> Iterator[pa.RecordBatch]:
-        if accumulator is not None:
-            accumulator.add({job: replace(counts, tasks=1)})
-            return
-        kept = Measures(tasks=1, chunks_decoded=counts.chunks_decoded)
-        yield from _batches([Piece(group, b"", pickle.dumps(kept))])
-
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with errors_on_one_line():
-            for number in tasks_in(batches):
-                before = measured()
-                yield from _batches(cut_group(work, (path, number)))
-                yield from sent(measured() - before, groups + number)
-
-    def split(batches: Iterator[pa.RecordBatch], counts: list[Piece]) -> Iterator[Piece]:
-        for piece in starmap(Piece, rows_of(batches)):
-            if piece.group < groups:
-                yield piece
-            else:
-                counts.append(piece)
-
-    def again(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with errors_on_one_line():
-            before, counts = measured(), list[Piece]()
-            yield from _batches(cut_again(work, path, split(batches, counts)))
-            yield from _batches(counts)
-            yield from sent(measured() - before, groups)
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[TaskReceipt | Measures]:
-        counts: list[Piece] = []
-        yield write_groups(work, path, split(batches, counts))
-        yield sum((pickle.loads(piece.values) for piece in counts), Measures())
-
-    def dealt(rows: DataFrame, groups: int) -> DataFrame:
-        # A partition of one group is not sorted, since sorting would copy every piece again.
-        if groups <= MAX_PARTITIONS and dealt_out(rows, F.col("group"), groups) is not None:
-            return together(rows, F.col("group"), groups)
-        return grouped_rows(rows, "group", min(groups, MAX_PARTITIONS))
-
-    rows = work_rows(spark, list(range(len(plan.source)))).mapInArrow(cut, _PIECES)
-    if plan.middle is not None:
-        rows = dealt(rows, len(plan.middle)).mapInArrow(again, _PIECES)
-
-    def earlier() -> Measures:
-        return Measures() if accumulator is None else accumulator.value.pop(job, Measures())
-
-    found: list[TaskReceipt] = collected(dealt(rows, len(plan.groups)), write, earlier)
-    return found
-
-
-def _batches(pieces: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Yield pieces in batches of bounded size."""
-    from icechunk_format.storage.batches import sized_batches
-    from icechunk_spark.jobs.task_rows import batches_of
-    from icechunk_spark.schema import arrow_target
-
-    schema = arrow_target(_PIECES)
-    sized = ((piece, len(piece.values)) for piece in pieces)
-    for held in sized_batches(sized, _BATCH_PIECES, _BATCH_BYTES):
-        yield from batches_of(held, schema, _BATCH_PIECES)

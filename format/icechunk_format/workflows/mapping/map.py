@@ -1,7 +1,4 @@
-"""Maps a function over blocks: plans, runs, and commits the resulting arrays.
-
-Long because a plan, its run and its commit are one function of many checks.
-"""
+"""Maps a function over blocks: plans, runs, and commits the resulting arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import (
     ArraysCommit,
     WriteResult,
@@ -56,7 +53,8 @@ from icechunk_format.workflows.mapping.record import (
     MOST_FAILED,
     RECORD_KEY,
     FollowRecord,
-    parse_record,
+    check_free,
+    last_record,
 )
 from icechunk_format.workflows.mapping.skipping import check_skips, once_more
 from icechunk_format.workflows.mapping.tasks import (
@@ -219,12 +217,12 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         base=BEGINNING if destination.base is None else str(destination.base),
         others=[recorded_other(other) for other in sources.others],
     )
-    known = _known(base, group) if request.follow else None
+    known = last_record(base, group) if request.follow else None
     plan: MapPlan | str = "no earlier result exists"
     if known is not None and base is not None:
         plan = _changes(request, sources, base, group, known, record)
     if isinstance(plan, str):
-        _check_free(base, group, request, known)
+        check_free(base, group, request.target, request.options.mode, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
     result = MapBlocksResult(
         arrays=tuple(placed.target.path for placed in plan.arrays.values()),
@@ -274,7 +272,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         again = list(run(partial(map_blocks, work), once_more(plan.arrays, done, agreed)))
         found += again
         done += [one for _, own in again for one in own]
-    replaced = _known(base, group)
+    replaced = last_record(base, group)
     if replaced is not None and replaced.arrays.keys() & plan.arrays.keys():
         attributes.pop(RECORD_KEY, None)
     if request.follow:
@@ -306,31 +304,6 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         failed=tuple(sorted(one.failed for one in done if one.failed is not None)),
         commit=commit_arrays(change, [receipt for receipt, _ in found]),
     )
-
-
-def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
-    """Return the record of the last run."""
-    node = None if base is None else base.node(group)
-    if node is None or node.array is not None:
-        return None
-    attributes = parse_group_metadata(node.user_data, node_path=group).attributes
-    return parse_record(attributes.get(RECORD_KEY))
-
-
-def _check_free(
-    base: Snapshot | None, group: NodePath, request: MapRequest, known: FollowRecord | None
-) -> None:
-    """Raise AlreadyExistsError if the group has arrays that may not be replaced."""
-    nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
-    ours = set() if known is None else {path_in(group, name) for name in known.arrays}
-    taken = [node.path for node in nodes if node.path not in ours]
-    if taken and request.options.mode == "errorifexists":
-        raise AlreadyExistsError(
-            f"group {group} of {request.target} already has arrays ({', '.join(taken)}); choose"
-            " another group, or mode='overwrite' to replace arrays with the same names",
-            kind="arrays",
-            group=str(group),
-        )
 
 
 def _changes(

@@ -14,6 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from icechunk_format.encoding.node_path import NodePath
+from icechunk_format.encoding.snapshot.file import Snapshot
+from icechunk_format.errors import AlreadyExistsError
+from icechunk_format.groups.changing import path_in
+from icechunk_format.storage.location import Location
+from icechunk_format.zarr.zarr_json import parse_group_metadata
+
 RECORD_KEY: Final = "icechunk_spark_map_blocks"
 """The name of the attribute."""
 MOST_FAILED: Final = 1_000
@@ -125,3 +132,32 @@ def _is_placement(found: object) -> bool:
         and all(isinstance(dim, str) for dim in once)
         and isinstance(found.get("passed", False), bool)
     )
+
+
+def last_record(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
+    """Return the record of the last run whose result is in a group."""
+    node = None if base is None else base.node(group)
+    if node is None or node.array is not None:
+        return None
+    attributes = parse_group_metadata(node.user_data, node_path=group).attributes
+    return parse_record(attributes.get(RECORD_KEY))
+
+
+def check_free(
+    base: Snapshot | None,
+    group: NodePath,
+    target: Location,
+    mode: str,
+    known: FollowRecord | None,
+) -> None:
+    """Raise AlreadyExistsError if the group has arrays of others, which `mode` does not replace."""
+    nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
+    own = set() if known is None else {path_in(group, name) for name in known.arrays}
+    taken = [node.path for node in nodes if node.path not in own]
+    if taken and mode == "errorifexists":
+        raise AlreadyExistsError(
+            f"group {group} of {target} already has arrays ({', '.join(taken)}); choose"
+            " another group, or mode='overwrite' to replace arrays with the same names",
+            kind="arrays",
+            group=str(group),
+        )

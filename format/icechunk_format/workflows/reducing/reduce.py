@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.node_path import NodePath, parse_node_path
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.groups.changing import (
     ArraysCommit,
     ArrayTarget,
@@ -46,7 +46,8 @@ from icechunk_format.workflows.mapping.record import (
     BEGINNING,
     RECORD_KEY,
     FollowRecord,
-    parse_record,
+    check_free,
+    last_record,
 )
 from icechunk_format.workflows.reducing.arrays import LastRun, Otherwise, ReducePlan, plan_arrays
 from icechunk_format.workflows.reducing.follow import (
@@ -75,7 +76,6 @@ from icechunk_format.workflows.relabelling import LabelGuard
 from icechunk_format.workflows.running import in_process
 from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.zarr.new_nodes import build_array_metadata
-from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 Runner = Callable[[Reducing], Iterable[ReduceReceipt]]
 
@@ -122,13 +122,13 @@ def reduce_arrays(
     repository = Repository.open(location_of(request.read))
     source = Source.of(request, repository)
     record = _record(request, source, destination) if request.follow else None
-    known = _known(base, group) if request.follow else None
+    known = last_record(base, group) if request.follow else None
     plan = _planned(request, source, group, base, known, record, cores=cores)
     if request.target is None:
         _check_small(plan)
     elif not plan.is_unchanged:
         if plan.full_run is not None or record is None:
-            _check_free(base, group, request, known)
+            check_free(base, group, request.target, request.options.mode, known)
         check_planned_lengths(base, group, _all_targets(plan, group))
     if dry_run:
         return _result(plan, None)
@@ -170,7 +170,7 @@ def _change(
     attributes = with_own_attributes(
         base, str(group), own if request.keep_attrs else {}, [*paths, *deleted]
     )
-    replaced = _known(base, group)
+    replaced = last_record(base, group)
     if replaced is not None and replaced.arrays.keys() & targets.keys():
         attributes.pop(RECORD_KEY, None)
     if record is not None:
@@ -190,15 +190,6 @@ def _change(
         check=None if base is None else guard.check,
         message=f"Reduce {', '.join(plan.arrays)} over {', '.join(request.over)}",
     )
-
-
-def _known(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
-    """Return the record of the last run."""
-    node = None if base is None else base.node(group)
-    if node is None or node.array is not None:
-        return None
-    attributes = parse_group_metadata(node.user_data, node_path=group).attributes
-    return parse_record(attributes.get(RECORD_KEY))
 
 
 def _record(
@@ -330,22 +321,6 @@ def _label_target(group: NodePath, label: LabelArray) -> ArrayTarget:
 def _all_targets(plan: ReducePlan, group: NodePath) -> list[ArrayTarget]:
     labels = [_label_target(group, one) for one in plan.coordinates.values()]
     return [*plan.targets, *labels]
-
-
-def _check_free(
-    base: Snapshot | None, group: NodePath, request: ReduceRequest, known: FollowRecord | None
-) -> None:
-    """Raise AlreadyExistsError if the group has arrays that may not be replaced."""
-    nodes = [] if base is None else [n for n in base.children(group) if n.array is not None]
-    own = set() if known is None else {path_in(group, name) for name in known.arrays}
-    taken = [node.path for node in nodes if node.path not in own]
-    if taken and request.options.mode == "errorifexists":
-        raise AlreadyExistsError(
-            f"group {group} of {request.target} already has arrays ({', '.join(taken)}); choose"
-            " another group, or mode='overwrite' to replace arrays with the same names",
-            kind="arrays",
-            group=str(group),
-        )
 
 
 def _check_small(plan: ReducePlan) -> None:
