@@ -29,7 +29,7 @@ import icechunk, zarr
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import icechunk_spark
-from icechunk_spark.jobs import task_rows
+from icechunk_spark.jobs import pieces, task_rows
 
 master, folder, storage = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 icechunk.set_logs_filter("off")
@@ -78,7 +78,7 @@ def disturbed(what, mark, after=lambda: None):
         found = plain(rows, run, *earlier)
         after()
         return found
-    task_rows.collected = collected
+    pieces.collected = task_rows.collected = collected
 
 def repository(url):
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
