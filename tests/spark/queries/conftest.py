@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
+QUICK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 ROWS = """
 SELECT timestamp_ntz'2024-02-27 18:00:00' + make_dt_interval(0, 6 * t) AS time,
        20 - 5.0D * y AS latitude,
@@ -34,14 +43,27 @@ def cube(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.fixture(autouse=True)
-def settings(spark: SparkSession):
-    """Put back what a test sets in the session."""
+@contextlib.contextmanager
+def put_back(spark: SparkSession, *more: str) -> Iterator[None]:
+    """Put back settings that a test changes in the session."""
     names = ("icechunk.pushdown", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-    before = {name: spark.conf.get(name, None) for name in names}
+    before = {name: spark.conf.get(name, None) for name in (*names, *QUICK, *more)}
     yield
     for name, value in before.items():
         if value is None:
             spark.conf.unset(name)
         else:
             spark.conf.set(name, value)
+
+
+def set_quick(spark: SparkSession) -> None:
+    """Let a session interpret queries of few rows, in few tasks."""
+    for name, value in QUICK.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession) -> Iterator[None]:
+    """Put back what a test sets in the session."""
+    with put_back(spark):
+        yield

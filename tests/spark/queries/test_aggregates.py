@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
+from spark.queries.conftest import set_quick
 
 import icechunk_spark
 from icechunk_format.tables import aggregates
@@ -53,7 +54,8 @@ def grid(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def few_cells(monkeypatch):
+def few_cells(spark: SparkSession, monkeypatch):
+    set_quick(spark)
     monkeypatch.setattr(aggregates, "_FEWEST_CELLS_OF_A_ROW", 0)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 from helpers.spark.random_queries import Drawing, Source, source_of
+from spark.queries.conftest import put_back, set_quick
 
 import icechunk_spark
 from icechunk_format import Repository
@@ -63,12 +64,6 @@ OPTIONS = {
 }
 TABLES = ("history", "variables", "refs")
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata")
-QUICK = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
 NEGATIVE_ZERO = re.compile(r"-0\.0(?![0-9])")
 DIGITS = re.compile(r"-?[0-9]+\.[0-9]{11,}(E-?[0-9]+)?|-?[0-9]\.[0-9]+E-?[0-9]+")
 # Errors that depend on the rows that reach an expression, and on the order of conditions.
@@ -147,17 +142,10 @@ def quick(
     spark: SparkSession, in_memory: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     monkeypatch.setattr(aggregates, "_FEWEST_CELLS_OF_A_ROW", 0)
-    changed = (*QUICK, "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-    before = {name: spark.conf.get(name, None) for name in (*changed, "spark.sql.caseSensitive")}
-    for name, value in QUICK.items():
-        spark.conf.set(name, value)
-        in_memory.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)
+    set_quick(in_memory)
+    with put_back(spark, "spark.sql.caseSensitive"):
+        set_quick(spark)
+        yield
 
 
 def outcome(spark: SparkSession, queries: Sequence[tuple[str, bool]]) -> object:
