@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 import struct
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -333,7 +334,10 @@ def _label_array(
             f" group by another part",
             option="by",
         )
-    stored = xarray.conventions.encode_cf_variable(variable, name=name)
+    with warnings.catch_warnings():
+        # Means of times may lie between two whole units, and are stored as floats of the same unit.
+        warnings.filterwarnings("ignore", "Times can't be serialized faithfully", UserWarning)
+        stored = xarray.conventions.encode_cf_variable(variable, name=name)
     held = np.asarray(stored.values)
     if held.dtype.kind in "UT":
         held = held.astype(object)
