@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing import VirtualizeResult
     from icechunk_spark import maintenance as maintenance
     from icechunk_spark.deleting.delete import delete
+    from icechunk_spark.jobs.metrics import last_read_metrics
     from icechunk_spark.mapping.map_blocks import map_blocks, read_blocks
     from icechunk_spark.mirroring.copy import mirror
     from icechunk_spark.mirroring.read import freshness, mirrored
     from icechunk_spark.reading.combine import combine_summaries
     from icechunk_spark.reading.estimate import estimate
-    from icechunk_spark.reading.metrics import last_read_metrics
     from icechunk_spark.reading.to_xarray import to_xarray
     from icechunk_spark.rechunking.rechunk import rechunk
     from icechunk_spark.reducing.reduce import reduce
@@ -87,7 +87,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".deleting.delete": ["delete"],
         ".reading.estimate": ["estimate"],
         ".mirroring.read": ["freshness", "mirrored"],
-        ".reading.metrics": ["last_read_metrics"],
+        ".jobs.metrics": ["last_read_metrics"],
         ".mapping.map_blocks": ["map_blocks", "read_blocks"],
         ".mirroring.copy": ["mirror"],
         ".rechunking.rechunk": ["rechunk"],

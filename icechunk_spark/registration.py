@@ -39,6 +39,7 @@ from icechunk_spark.compatibility import require_supported_spark
 from icechunk_spark.jobs.cancelling import set_progress
 from icechunk_spark.jobs.errors import rows_of_iterator
 from icechunk_spark.jobs.hadoop import settings_of_hadoop
+from icechunk_spark.jobs.metrics import accumulator_of
 from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
@@ -51,7 +52,6 @@ from icechunk_spark.jobs.session_options import (
 )
 from icechunk_spark.queries.installing import PUSHDOWN
 from icechunk_spark.queries.read import MappedLoad
-from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.source import IcechunkDataSource, source_of
 from icechunk_spark.sql.refusals import checked_sql
 from icechunk_spark.sql.table_function import function_of

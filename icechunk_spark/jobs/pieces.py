@@ -21,6 +21,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import Measures, measured
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.metrics import accumulator_of
 from icechunk_spark.jobs.session import dealt_out, together
 from icechunk_spark.jobs.task_rows import (
     MAX_PARTITIONS,
@@ -31,7 +32,6 @@ from icechunk_spark.jobs.task_rows import (
     tasks_in,
     work_rows,
 )
-from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.schema import arrow_target
 
 _PIECES: Final = StructType(

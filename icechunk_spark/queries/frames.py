@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import functions as F
 
 from icechunk_spark.jobs.errors import errors_on_one_line
-from icechunk_spark.reading.metrics import accumulator_of
+from icechunk_spark.jobs.metrics import accumulator_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,9 +32,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.metrics import counting
 from icechunk_spark.jobs.packages import packed
 from icechunk_spark.jobs.session import TIME_ZONE
-from icechunk_spark.reading.metrics import counting
 from icechunk_spark.reading.row_filters import FilteredRun
 from icechunk_spark.schema import fit_batch
 

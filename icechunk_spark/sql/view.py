@@ -31,11 +31,11 @@ from pyspark.sql.types import StructType
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.location import location_of
 from icechunk_spark.jobs.errors import errors_on_one_line
+from icechunk_spark.jobs.metrics import accumulator_of
 from icechunk_spark.jobs.session import described
 from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.queries.planning import planned_view
 from icechunk_spark.queries.read import read
-from icechunk_spark.reading.metrics import accumulator_of
 from icechunk_spark.reading.plan import open_read
 from icechunk_spark.schema import quoted_name, row_bytes
 from icechunk_spark.sql.functions import register_view_functions
