@@ -177,6 +177,7 @@ spark.stop()
 """
 
 
+@pytest.mark.nightly
 def test_the_same_topology_runs_as_processes(tmp_path):
     planned = as_processes.topology(tmp_path, variables=VARIABLES)
     demo = planned.instances["driver"][0].command

@@ -19,6 +19,8 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+# Each notebook starts a JVM of its own; `make nightly` runs the others.
+BY_DAY = ("first_hour", "an_analysts_day", "archive_to_answers")
 # Pages of the manual show the first picture of these.
 PICTURES = {"arrays_from_arrays": "hot_years.png", "archive_to_answers": "el-nino.png"}
 IDS = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{20}\b")
@@ -67,7 +69,13 @@ def texts(notebook):
     return found
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=file.stem, marks=[] if file.stem in BY_DAY else [pytest.mark.nightly])
+        for file in NOTEBOOKS
+    ],
+)
 def test_notebook(file, tmp_path):
     shown = nbformat.read(file, as_version=4)
     ran = nbformat.read(file, as_version=4)

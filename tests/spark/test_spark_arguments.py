@@ -22,6 +22,8 @@ from icechunk_format.workflows.running import in_process
 from icechunk_spark import maintenance
 from icechunk_spark.jobs import task_rows
 
+#: Writes plan a job for most values, which takes a minute.
+BY_NIGHT = {"write"}
 #: Functions without a path, whose arguments are DataFrames and columns of Spark.
 OF_FRAMES = {"combine_summaries", "last_read_metrics"}
 FUNCTIONS = {
@@ -118,7 +120,13 @@ def calls(spark, repository, tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name in BY_NIGHT else [])
+        for name in sorted(FUNCTIONS)
+    ],
+)
 def test_wrong_values_raise_errors_of_the_project(name, calls, spark):
     function, raw = FUNCTIONS[name], []
     for keyword, parameter in inspect.signature(function).parameters.items():

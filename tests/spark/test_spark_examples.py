@@ -66,6 +66,8 @@ SHOWN = {
         "lag.png",
     ],
 }
+# A run of this one takes a minute and a half; the guide of operations shows its steps.
+BY_NIGHT = "operations"
 # Small sizes for the tests.
 ARGUMENTS = {"operations": ["--states", "RI"]}
 
@@ -86,7 +88,14 @@ def test_an_example_as_a_program(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", [name for name in SHOWN if name != AS_A_PROGRAM])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name == BY_NIGHT else [])
+        for name in SHOWN
+        if name != AS_A_PROGRAM
+    ],
+)
 def test_an_example_in_a_running_session(spark, name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", str(tmp_path), *ARGUMENTS.get(name, [])])

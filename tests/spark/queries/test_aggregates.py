@@ -185,7 +185,7 @@ KEPT = (
 )
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("ansi", ["true", pytest.param("false", marks=pytest.mark.nightly)])
 def test_aggregates_that_tasks_reduce(spark: SparkSession, grid: str, ansi: str):
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     load(spark, grid)

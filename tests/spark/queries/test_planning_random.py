@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.each_spark
 
 # The oldest Spark has the same rule, and other classes below it.
-BY_DAY = 50 if pyspark.__version__.startswith("4.0.") else 200
+BY_DAY = 50 if pyspark.__version__.startswith("4.0.") else 150
 BY_NIGHT, TOGETHER = 10_000, 10
 ROWS = """
 SELECT timestamp_ntz'2024-11-02 21:00:00' + make_dt_interval(0, 5 * t) AS time,
