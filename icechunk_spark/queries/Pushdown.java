@@ -31,6 +31,7 @@ import org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.CreateTempViewUsing;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -44,6 +45,8 @@ public class Pushdown extends Rule {
     private Function planner;
     private String refusedTable;
     private String refusedChange;
+    private String refusedSecret;
+    private java.util.regex.Pattern secret;
     private final com.fasterxml.jackson.databind.ObjectMapper json = new com.fasterxml.jackson.databind.ObjectMapper();
     private final Map queries = new WeakHashMap();
     private long lastQuery = 0;
@@ -53,11 +56,14 @@ public class Pushdown extends Rule {
 
     public Pushdown() {}
 
-    public void connect(String token, Function planner, String refusedTable, String refusedChange) {
+    public void connect(String token, Function planner, String refusedTable, String refusedChange,
+            String refusedSecret, String secret) {
         this.token = token;
         this.planner = planner;
         this.refusedTable = refusedTable;
         this.refusedChange = refusedChange;
+        this.refusedSecret = refusedSecret;
+        this.secret = java.util.regex.Pattern.compile(secret);
     }
 
     // ---- reads that are still in use -------------------------------------------------------------
@@ -360,15 +366,29 @@ public class Pushdown extends Rule {
 
     // ---- statements that are refused -------------------------------------------------------------
 
-    // Return the error of a statement that creates a table of icechunk, or changes rows of a read; else null.
+    // Return the error of a statement that creates a table of icechunk, changes rows of a read, or has
+    // credentials as options of a view; else null.
     private String refused(LogicalPlan plan) {
         String statement = plan.getClass().getSimpleName();
         if (plan instanceof DeleteFromTable || plan instanceof UpdateTable || plan instanceof MergeIntoTable) {
             return hasRead((LogicalPlan) plan.children().head()) ? refusedChange : null;
         }
+        if (plan instanceof CreateTempViewUsing) {
+            CreateTempViewUsing view = (CreateTempViewUsing) plan;
+            return isOurs(view.provider()) && hasSecret(view.options()) ? refusedSecret : null;
+        }
         boolean isTable = statement.startsWith("CreateTable") || statement.startsWith("ReplaceTable");
         // A table AS SELECT is written at once, so that its error is that of the write.
         return isTable && !statement.endsWith("AsSelect") && hasProvider(plan) ? refusedTable : null;
+    }
+
+    private boolean hasSecret(scala.collection.Map options) {
+        Iterator each = options.iterator();
+        while (each.hasNext()) {
+            scala.Tuple2 option = (scala.Tuple2) each.next();
+            if (secret.matcher(((String) option._1()).toLowerCase()).matches()) return true;
+        }
+        return false;
     }
 
     private static boolean hasProvider(LogicalPlan plan) {

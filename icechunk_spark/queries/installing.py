@@ -20,8 +20,9 @@ import threading
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.path import CATALOG_TABLE
+from icechunk_format.storage.options import SECRET_WORDS
 from icechunk_spark.queries.answering import Planner
 from icechunk_spark.queries.reads import READS
 
@@ -37,6 +38,14 @@ _CHANGE: Final = (
     " or new; icechunk_spark.delete takes out labels or cells; option 'replaceWhere' of mode"
     " 'overwrite' replaces a region"
 )
+_SECRET: Final = (
+    "CREATE TEMPORARY VIEW … USING icechunk takes no credentials as options, because Spark keeps"
+    " statements in its UI and logs: give their name, credentials 'weather', after"
+    " icechunk_spark.register(spark, credentials={'weather': ...}); or use"
+    " icechunk_spark.register(spark, storage_from_spark=True) or the environment"
+)
+# Names of options in lower case, as the rule compares them.
+_SECRET_OPTION: Final = rf"(virtual\W?)?storage\W?.*({SECRET_WORDS.pattern}).*"
 _log = logging.getLogger("icechunk_spark")
 _lock = threading.RLock()
 
@@ -120,9 +129,14 @@ def _compiled(spark: SparkSession, gateway: Any, application: str) -> Rule | Non
 
 
 def _refusals() -> list[str]:
-    """Return the errors of a catalog table and of changed rows, as tasks print them."""
-    name = f"{UnsupportedError.__module__}.{UnsupportedError.__qualname__}"
-    return [f"{name}: {text}" for text in (CATALOG_TABLE, _CHANGE)]
+    """Return the errors of statements, as tasks print them, and the names of secret options."""
+    refusals = [
+        (UnsupportedError, CATALOG_TABLE),
+        (UnsupportedError, _CHANGE),
+        (InvalidInputError, _SECRET),
+    ]
+    errors = [f"{kind.__module__}.{kind.__qualname__}: {text}" for kind, text in refusals]
+    return [*errors, _SECRET_OPTION]
 
 
 def _install(gateway: Any, session: Any, rule: Any) -> None:

@@ -1,7 +1,8 @@
 """Raises the refusals of SQL statements as errors of this package.
 
 Spark would accept a table of icechunk with a list of columns, which could never be read, and would
-report an internal error for ``DELETE FROM`` a view. The rule of ``queries`` recognizes these
+report an internal error for ``DELETE FROM`` a view. It would keep credentials that are options of
+a view. The rule of ``queries`` recognizes these
 statements by their plans and refuses them.
 
 Rules of this file
@@ -22,7 +23,10 @@ from pyspark.errors import UnsupportedOperationException
 from icechunk_spark.jobs.errors import raise_error_of_task
 from icechunk_spark.queries.installing import installed
 
-_NAMES_A_TABLE: Final = re.compile(r"\btable\b.*\busing\b.*icechunk", re.IGNORECASE | re.DOTALL)
+_OF_RULE: Final = re.compile(
+    r"\btable\b.*\busing\b.*icechunk|\busing\b.*icechunk.*\boptions\b.*storage",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def checked_sql(spark: Any, sql: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,7 +34,7 @@ def checked_sql(spark: Any, sql: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(sql)
     def run(sqlQuery: Any, *arguments: Any, **named: Any) -> Any:
-        if isinstance(sqlQuery, str) and _NAMES_A_TABLE.search(sqlQuery):
+        if isinstance(sqlQuery, str) and _OF_RULE.search(sqlQuery):
             installed(spark)
         try:
             return sql(sqlQuery, *arguments, **named)

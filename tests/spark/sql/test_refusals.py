@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
 import icechunk_spark
-from icechunk_format.errors import IcechunkError, UnsupportedError
+from icechunk_format.errors import IcechunkError, InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from helpers.spark.repositories import Weather
@@ -81,6 +81,27 @@ def test_catalog_tables_are_refused(spark: SparkSession, weather: Weather, state
     finally:
         spark.sql("DROP TABLE IF EXISTS made")
         spark.sql("DROP TABLE parquet_table")
+
+
+@pytest.mark.parametrize(
+    "option", ["storage.secret", "storage.accessKeyId", "virtual.storage.token"]
+)
+def test_credentials_as_options_of_a_view_are_refused(
+    spark: SparkSession, weather: Weather, option: str
+):
+    sql = (
+        f"CREATE TEMPORARY VIEW made USING icechunk OPTIONS (path '{weather.path}', {option} 'x9')"
+    )
+    with pytest.raises(InvalidInputError, match="credentials 'weather'") as caught:
+        spark.sql(sql)
+    assert "x9" not in str(caught.value)
+    assert not spark.catalog.tableExists("made")
+    spark.sql(
+        f"CREATE TEMPORARY VIEW made USING icechunk OPTIONS (path '{weather.path}',"
+        " storage.follow_symlinks 'true')"
+    )
+    assert spark.table("made").count() > 0
+    spark.catalog.dropTempView("made")
 
 
 def test_a_table_of_the_catalog_api_is_refused(spark: SparkSession, weather: Weather):

@@ -12,10 +12,10 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -41,9 +41,10 @@ from icechunk_format.repository.changes.group_lengths import (
     new_disagreements,
     other_lengths,
 )
-from icechunk_format.repository.commit.commit import CommitResult, Written
+from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
+from icechunk_format.repository.session.committing import WhenMoved
 from icechunk_format.storage.location import Location
 from icechunk_format.zarr.new_nodes import build_group_metadata
 from icechunk_format.zarr.zarr_json import ArrayMetadata, parse_group_metadata
@@ -98,15 +99,12 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    options, receipts = change.options, list(receipts)
-    repository, done = find_destination(change.destination, options)
-    if done is not None:
-        return done
-    manifests = manifests_of(receipts, change.arrays)
-    repository, base = made_destination(repository, change.destination, options)
-    seen = with_containers(repository, change.destination, receipts)
-    session = seen.writable_session(options.branch, base=base)
-    make_groups(session, change.groups, [array.path for array in change.arrays])
+    paths = [array.path for array in change.arrays]
+    opened = open_change(change.destination, change.options, paths, receipts)
+    if isinstance(opened, WriteResult):
+        return opened
+    session, check = opened.session, change.check
+    make_groups(session, change.groups, paths)
     for path in change.deleted:
         if session.node(path) is not None:
             session.delete(path)
@@ -116,24 +114,106 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         values.store(session)
     for path, num_chunks in change.still.items():
         session.drop_chunks_beyond(path, num_chunks)
-    for path, coords in [*change.cleared.items(), *cleared_by(receipts).items()]:
+    for path, coords in [*change.cleared.items(), *cleared_by(opened.receipts).items()]:
         session.delete_chunks(path, coords)
-    for path, found in manifests.items():
+    for path, found in opened.manifests.items():
         session.add_manifests(path, found)
-    if not session.has_changes:
-        return WriteResult.skipped(options, base, "nothing changed")
-    session.check_lengths()
-    check = change.check
-    if check is not None:
-        check(session, repository.snapshot(base))
-    message = options.message or change.message
-    commit = session.commit(
-        message,
-        metadata={**txn_metadata(options), **change.metadata},
-        on_conflict=options.on_conflict,
+    if check is not None and session.has_changes:
+        check(session, opened.repository.snapshot(opened.base))
+    return opened.commit(
+        change.options.message or change.message,
+        metadata=change.metadata,
         when_moved=None if check is None else lambda tip, _: check(session, tip),
     )
-    return committed(commit, message, manifests, receipts)
+
+
+class OpenedChange(NamedTuple):
+    """A session for the change of a commit, and the files of its tasks."""
+
+    repository: Repository
+    options: WriteOptions
+    base: SnapshotId
+    session: WriteSession
+    manifests: dict[str, list[ManifestReceipt]]
+    """By path of the array; the caller adds them to the session."""
+    receipts: Sequence[TaskReceipt]
+
+    def commit(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        when_moved: WhenMoved | None = None,
+        unchanged: str = "nothing changed",
+    ) -> WriteResult:
+        """Commit what the caller has applied to the session, or skip a commit without changes.
+
+        The result counts the files of tasks as well. Parameters and errors are those of
+        ``WriteSession.commit``.
+        """
+        session, options = self.session, self.options
+        if not session.has_changes:
+            return WriteResult.skipped(options, self.base, unchanged)
+        session.check_lengths()
+        commit = session.commit(
+            message,
+            metadata={**txn_metadata(options), **(metadata or {})},
+            on_conflict=options.on_conflict,
+            when_moved=when_moved,
+        )
+        written = Written(dict(commit.files_written), dict(commit.bytes_written))
+        for receipt in self.receipts:
+            written.add("chunks", receipt.files, receipt.nbytes)
+            for found in receipt.manifests.values():
+                written.add("manifests", len(found), sum(one.size_bytes for one in found))
+        stored = [receipt for found in self.manifests.values() for receipt in found]
+        return WriteResult(
+            branch=commit.branch,
+            snapshot_id=commit.snapshot_id,
+            message=message,
+            chunks=sum(receipt.num_chunk_refs for receipt in stored),
+            manifests=len(stored),
+            commit=replace(commit, files_written=written.files, bytes_written=written.bytes),
+        )
+
+
+def open_change(
+    destination: Destination,
+    options: WriteOptions,
+    paths: Collection[str],
+    receipts: Iterable[TaskReceipt],
+    *,
+    check: Callable[[], None] | None = None,
+) -> OpenedChange | WriteResult:
+    """Open a session on the base of a destination, or return the result of an earlier commit.
+
+    Parameters
+    ----------
+    paths
+        Paths of the arrays whose chunks receipts may have.
+    check
+        Called after the receipts are checked, before a new repository or branch is created.
+
+    Raises
+    ------
+    InvalidInputError
+        Two tasks wrote one chunk, or a receipt has chunks of another array.
+    AlreadyExistsError
+        Another writer created the repository with another spec version.
+    """
+    receipts = list(receipts)
+    search = Repository.find if destination.base is None else Repository.open
+    repository = search(destination.location)
+    done = None if repository is None else find_committed(repository.as_read(), options)
+    if done is not None:
+        return done
+    manifests = _manifests_of(receipts, paths)
+    if check is not None:
+        check()
+    repository, base = _made_destination(repository, destination, options)
+    seen = _with_containers(repository, destination, receipts)
+    session = seen.writable_session(options.branch, base=base)
+    return OpenedChange(repository, options, base, session, manifests, receipts)
 
 
 def check_planned_lengths(
@@ -151,17 +231,7 @@ def check_planned_lengths(
         raise other_lengths(str(found))
 
 
-def find_destination(
-    destination: Destination, options: WriteOptions
-) -> tuple[Repository | None, WriteResult | None]:
-    """Return the repository, or None, and the result if the write is already committed."""
-    search = Repository.find if destination.base is None else Repository.open
-    repository = search(destination.location)
-    done = None if repository is None else find_committed(repository.as_read(), options)
-    return repository, done
-
-
-def made_destination(
+def _made_destination(
     repository: Repository | None, destination: Destination, options: WriteOptions
 ) -> tuple[Repository, SnapshotId]:
     """Create the repository and the branch if they do not exist; return repository and base."""
@@ -191,29 +261,6 @@ def _new_repository(location: Location, options: WriteOptions) -> Repository:
         ) from None
 
 
-def committed(
-    commit: CommitResult,
-    message: str,
-    manifests: Mapping[str, Sequence[ManifestReceipt]],
-    receipts: Iterable[TaskReceipt],
-) -> WriteResult:
-    """Return the result of a commit of manifests, which counts the files of tasks as well."""
-    written = Written(dict(commit.files_written), dict(commit.bytes_written))
-    for receipt in receipts:
-        written.add("chunks", receipt.files, receipt.nbytes)
-        for found in receipt.manifests.values():
-            written.add("manifests", len(found), sum(one.size_bytes for one in found))
-    stored = [receipt for found in manifests.values() for receipt in found]
-    return WriteResult(
-        branch=commit.branch,
-        snapshot_id=commit.snapshot_id,
-        message=message,
-        chunks=sum(receipt.num_chunk_refs for receipt in stored),
-        manifests=len(stored),
-        commit=replace(commit, files_written=written.files, bytes_written=written.bytes),
-    )
-
-
 def _first_snapshot(repository: Repository) -> SnapshotId:
     """Return the oldest snapshot of ``main``, which has no arrays."""
     *_, oldest = repository.ancestry(branch="main")
@@ -230,7 +277,7 @@ def _create_branch(repository: Repository, name: str, base: SnapshotId) -> None:
             repository.create_branch(name, repository.resolve(branch="main"))
 
 
-def with_containers(
+def _with_containers(
     repository: Repository, destination: Destination, receipts: Iterable[TaskReceipt]
 ) -> Repository:
     """Add the containers that receipts need; return the repository for the session."""
@@ -244,11 +291,10 @@ def with_containers(
     return repository
 
 
-def manifests_of(
-    receipts: Iterable[TaskReceipt], arrays: Iterable[ArrayTarget]
+def _manifests_of(
+    receipts: Iterable[TaskReceipt], paths: Collection[str]
 ) -> dict[str, list[ManifestReceipt]]:
     """Return the manifests by path of the array; raise if two tasks wrote the same chunk."""
-    paths = {array.path for array in arrays}
     manifests: dict[str, list[ManifestReceipt]] = {}
     for receipt in receipts:
         for path in {**receipt.manifests, **receipt.cleared}:

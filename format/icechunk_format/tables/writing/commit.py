@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -26,21 +27,16 @@ from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.groups.changing import ArrayTarget, TaskReceipt, WriteResult
 from icechunk_format.groups.changing.commit import (
-    committed,
+    OpenedChange,
     create_array,
-    find_destination,
-    made_destination,
     make_groups,
-    manifests_of,
+    open_change,
     update_array,
-    with_containers,
 )
-from icechunk_format.groups.changing.result import find_committed, txn_metadata
+from icechunk_format.groups.changing.result import find_committed
 from icechunk_format.groups.changing.targets import cleared_by
 from icechunk_format.names import shortened
-from icechunk_format.repository import Repository
 from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.state.races import RaceLost, until_won
@@ -78,21 +74,23 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
     NotFoundError, ReadOnlyError, StorageError, FormatError
         The repository cannot be written; nothing was committed.
     """
-    options, destination = plan.options, plan.destination
     receipts = list(receipts)
-    repository, done = find_destination(destination, options)
-    if done is not None:
-        return done
-    rows, manifests = _collected(plan, receipts)
-    repository, base = made_destination(repository, destination, options)
-    seen = with_containers(repository, destination, receipts)
-    session = seen.writable_session(options.branch, base=base)
-    # Not read through ``repository``, which does not list a base that expired during the write.
-    first = load_snapshot(repository.storage, base)
-    planned = PlannedCommit(
-        plan=plan, base=first, manifests=manifests, deleted=cleared_by(receipts)
+    rows: Counter[int] = Counter()
+    for receipt in receipts:
+        rows[receipt.part] += receipt.rows
+    paths = [array.path for array in plan.arrays.values()]
+    check = partial(_check_rows, plan, rows)
+    opened = open_change(plan.destination, plan.options, paths, receipts, check=check)
+    if isinstance(opened, WriteResult):
+        return opened
+    # Not read through the repository, which does not list a base that expired during the write.
+    first = PlannedCommit(
+        plan=plan,
+        base=load_snapshot(opened.repository.storage, opened.base),
+        manifests=opened.manifests,
+        deleted=cleared_by(receipts),
     )
-    return _committed(session, repository, planned, rows, receipts)
+    return _committed(opened, first, rows[0])
 
 
 def planned_result(plan: WritePlan, rows: int) -> WriteResult:
@@ -122,53 +120,42 @@ def _selected_chunks(plan: WritePlan, array: ArrayTarget) -> int:
     )
 
 
-def _committed(
-    session: WriteSession,
-    repository: Repository,
-    first: PlannedCommit,
-    rows: int,
-    receipts: Sequence[TaskReceipt],
-) -> WriteResult:
+def _committed(opened: OpenedChange, first: PlannedCommit, rows: int) -> WriteResult:
     """Commit; if other writers commit first, rebase or plan again."""
-    plan = first.plan
+    plan, repository = first.plan, opened.repository
     planned = insert_labels(first) if plan.disordered else first
-    options = plan.options
     theirs: list[TheirCommit] = []
+    message = plan.options.message or _message(plan, rows)
 
     def attempt(times_again: int) -> WriteResult | RaceLost:
-        nonlocal planned, session
+        nonlocal planned, opened
+        session = opened.session
         apply_planned(session, planned)
-        if not session.has_changes:
-            return WriteResult.skipped(options, planned.base.id, _NO_ROWS)
-        session.check_lengths()
+        watch = Watch(repository=repository, planned=planned, session=session)
         try:
-            message = options.message or _message(plan, rows)
-            commit = session.commit(
-                message,
-                metadata=txn_metadata(options),
-                on_conflict=options.on_conflict,
-                when_moved=Watch(repository=repository, planned=planned, session=session),
-            )
+            done = opened.commit(message, when_moved=watch, unchanged=_NO_ROWS)
         except PlanIsOld as found:
-            done = find_committed(repository, options)
-            if done is not None:
-                return done
+            earlier = find_committed(repository, plan.options)
+            if earlier is not None:
+                return earlier
             theirs.extend(found.theirs)
             rivals = Rivals(base=first.base, tip=found.tip, commits=tuple(theirs))
             again = plan_again(first, rivals)
             if isinstance(again, WriteResult):
                 return again
             planned = insert_labels(again) if again.plan.disordered else again
-            session = repository.writable_session(options.branch, base=planned.base.id)
+            base = planned.base.id
+            session = repository.writable_session(plan.options.branch, base=base)
+            opened = opened._replace(base=base, session=session, manifests=planned.manifests)
             return RaceLost(rests=False)
         except ConflictError as error:
             raise of_session(plan, error) from error
-        else:
-            commit = replace(commit, rebased=commit.rebased + times_again)
-            done = committed(commit, message, planned.manifests, receipts)
-            return replace(done, rows=rows)
+        if done.commit is None:
+            return done
+        commit = replace(done.commit, rebased=done.commit.rebased + times_again)
+        return replace(done, commit=commit, rows=rows)
 
-    return until_won(attempt, repository.location, branch=options.branch)
+    return until_won(attempt, repository.location, branch=plan.options.branch)
 
 
 def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
@@ -183,14 +170,8 @@ def apply_planned(session: WriteSession, planned: PlannedCommit) -> None:
     session.count_files(planned.written)
 
 
-def _collected(
-    plan: WritePlan, receipts: Sequence[TaskReceipt]
-) -> tuple[int, dict[str, list[ManifestReceipt]]]:
-    """Return the number of rows, and the manifests by the path of their array."""
-    manifests = manifests_of(receipts, plan.arrays.values())
-    rows_of_part: Counter[int] = Counter()
-    for receipt in receipts:
-        rows_of_part[receipt.part] += receipt.rows
+def _check_rows(plan: WritePlan, rows_of_part: Mapping[int, int]) -> None:
+    """Raise if the number of rows has changed since planning."""
     for part in plan.parts:
         count = rows_of_part[part.number]
         # In parts with distinct rows, their number is unknown before the tasks run.
@@ -202,7 +183,6 @@ def _collected(
                 expected=plan.row_count,
                 found=count,
             )
-    return rows_of_part[0], manifests
 
 
 def _change_nodes(session: WriteSession, plan: WritePlan) -> None:
