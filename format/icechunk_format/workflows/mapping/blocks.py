@@ -55,7 +55,7 @@ class OtherArrays(NamedTuple):
     labelled: tuple[str, ...]
 
 
-class Turn(NamedTuple):
+class Cycle(NamedTuple):
     """One period of a periodic dimension.
 
     Parameters
@@ -126,7 +126,7 @@ class BlockGrid:
     dims: Mapping[str, tuple[str, ...]]
     """The dimensions of each array, by name."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    turns: Mapping[str, Turn] = field(default_factory=dict)
+    cycles: Mapping[str, Cycle] = field(default_factory=dict)
     """The periods of periodic dimensions."""
     origin: Mapping[str, int] = field(default_factory=dict)
     """First selected element, by dimension; all other indices are relative to it."""
@@ -160,17 +160,19 @@ class BlockGrid:
             start=start,
             stop=stop,
             read_start={
-                dim: start[dim] - more[dim] if dim in self.turns else max(0, start[dim] - more[dim])
+                dim: start[dim] - more[dim]
+                if dim in self.cycles
+                else max(0, start[dim] - more[dim])
                 for dim in self.sizes
             },
             read_stop={
                 dim: stop[dim] + more[dim]
-                if dim in self.turns
+                if dim in self.cycles
                 else min(size, stop[dim] + more[dim])
                 for dim, size in self.sizes.items()
             },
             sizes=dict(self.sizes),
-            periods={d: t.period for d, t in self.turns.items() if t.period is not None},
+            periods={d: t.period for d, t in self.cycles.items() if t.period is not None},
         )
 
     def outer_boxes(self) -> Iterator[tuple[str, list[int], list[int]]]:
@@ -188,7 +190,7 @@ class BlockGrid:
         """Return the ranges of blocks along a dimension that read elements in ``[low, high)``."""
         size, step, more = self.sizes[dim], self.steps[dim], self.overlap.get(dim, 0)
         spans = [(max(0, low - more), min(size, high + more))]
-        if more and dim in self.turns:
+        if more and dim in self.cycles:
             # Blocks at the ends read each other's elements; one more, since a last label may repeat
             # the first.
             if low <= more:
@@ -211,12 +213,12 @@ class BlockGrid:
         """Split a range of a block with overlap into ranges of the selected elements."""
         size = self.sizes[dim]
         parts = [(max(0, low), min(size, high))]
-        if dim in self.turns:
-            turn = self.turns[dim].elements
+        if dim in self.cycles:
+            cycle = self.cycles[dim].elements
             if low < 0:
-                parts.insert(0, (turn + low, turn))
+                parts.insert(0, (cycle + low, cycle))
             if high > size:
-                parts.append((size - turn, high - turn))
+                parts.append((size - cycle, high - cycle))
         return parts
 
     def reader(self) -> BlockReader:
@@ -361,16 +363,16 @@ def cut_into_blocks(
         dims={name: variable.dims for name, variable in arrays.items()},
         # Drop the group's own record, if it is itself the result of a mapping.
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
-        turns=_turns(dataset, sizes, overlap, periodic),
+        cycles=_cycles(dataset, sizes, overlap, periodic),
         origin={dim: start for dim, (start, _) in chosen.items() if start},
         selection={k: str(v) for k, v in (("sel", read.sel), ("isel", read.isel)) if v is not None},
         spans=time_spans(dataset, arrays),
     )
 
 
-def _turns(
+def _cycles(
     dataset: Dataset, sizes: Mapping[str, int], overlap: Mapping[str, int], periodic: Sequence[str]
-) -> dict[str, Turn]:
+) -> dict[str, Cycle]:
     """Return the period of each periodic dimension.
 
     Raises
@@ -388,7 +390,7 @@ def _turns(
                 option="periodic",
                 dimension=dim,
             )
-        turn = Turn(sizes[dim], None)
+        cycle = Cycle(sizes[dim], None)
         labels = dataset.variables.get(dim)
         period = None if labels is None else period_of(labels)
         if period is not None:
@@ -400,13 +402,13 @@ def _turns(
                     option="periodic",
                     dimension=dim,
                 )
-            turn = Turn(sizes[dim] - circle.is_repeated, period)
-        if overlap[dim] > turn.elements:
+            cycle = Cycle(sizes[dim] - circle.is_repeated, period)
+        if overlap[dim] > cycle.elements:
             raise InvalidInputError(
-                f"overlap: {dim} is {overlap[dim]}, but one period has {turn.elements} elements;"
+                f"overlap: {dim} is {overlap[dim]}, but one period has {cycle.elements} elements;"
                 " use at most that number",
                 option="overlap",
                 dimension=dim,
             )
-        found[dim] = turn
+        found[dim] = cycle
     return found

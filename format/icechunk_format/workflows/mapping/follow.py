@@ -191,7 +191,7 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
         "blocks": {d: s if grid.is_split(d) else [grid.sizes[d]] for d, s in grid.steps.items()},
         "dims": list(grid.sizes),
         "overlap": {dim: number for dim, number in grid.overlap.items() if number},
-        "periodic": sorted(grid.turns),
+        "periodic": sorted(grid.cycles),
         "variables": sorted(grid.paths),
         # Records of earlier releases have no such keys.
         **({"origin": dict(grid.origin)} if grid.origin else {}),
