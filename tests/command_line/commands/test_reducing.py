@@ -28,7 +28,7 @@ def test_statistics_are_stored(command, tmp_path):
     again = command("reduce", source.path, to, *chosen, "--follow")
     assert again.lines[-1] == f"nothing of {source.path} changed"
     other = command("reduce", source.path, to, "--statistic", "max", "--over", "time")
-    assert "mode='overwrite'" in other.err
+    assert "--overwrite" in other.err
     bins = ("--over", "y", "--by", "y=0,2.5,5", "--to-group", "bins", "--statistic")
     assert command("reduce", source.path, to, *bins, "t2m=quantile(q=0.5)").code == 0
     assert opened(to, "bins")["t2m"].sizes["y_bins"] == 2
