@@ -169,6 +169,16 @@ _ACCESS_HINTS: Final = {
 }
 
 
+_EXPIRED: Final = "the credentials have expired: renew them and open the repository again; {access}"
+_SKEWED: Final = "the clock of this machine differs from that of the server: set it, by NTP"
+_CODE_HINTS: Final = {
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestExpired": _SKEWED,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server, the root of a storage on it, and the rules for failures.
@@ -301,7 +311,10 @@ class Server:
         if failure.kind is FailureKind.MISSING and key:
             return missing_object(key, self.root_url)
         hint = "see the log of the server for more"
-        if (
+        named = next((_CODE_HINTS[code] for code in _CODE_HINTS if code in failure.reason), None)
+        if named is not None:
+            hint = named.format(access=_ACCESS_HINTS.get(self.kind, ""))
+        elif (
             failure.kind is FailureKind.DENIED
             or "region" in failure.reason.lower()
             or failure.status in _REFUSED_FOR_ACCESS
