@@ -1,7 +1,8 @@
 """Repositories on an S3 server that throttles, stalls, repeats and loses requests stay whole.
 
 A proxy stands between the clients and the server (``helpers/servers/proxy.py``). Nothing measures
-time: the proxy counts requests. By night, with more objects (``STORED_OBJECTS``, ``STORAGE_SEEDS``).
+time: the proxy counts requests. By night, with more objects (``STORED_OBJECTS``); ``STORAGE_SEEDS``
+is the number of random histories.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def location(request, proxy, shared_bucket):
 
 @pytest.fixture
 def direct(location, s3_server):
-    """The same folder without the proxy."""
+    """Return the same folder without the proxy."""
     return Location(location.url, options=s3_server.storage_options)
 
 
@@ -111,7 +112,7 @@ def stored_contents_of_chunks(location, objects):
 
 def check_counts(proxy):
     refused = proxy.met(Trouble.SLOW_DOWN)
-    assert 0 < refused
+    assert refused > 0
     # Each request that was not refused was needed once.
     assert len(proxy.seen) <= 2 * (len(proxy.seen) - refused)
 
