@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -40,7 +41,7 @@ def proxy(s3_server):
 @pytest.fixture(params=["obstore", "fsspec"])
 def location(request, proxy, shared_bucket):
     url = f"s3://{shared_bucket}/{uuid.uuid4()}"
-    options = {**proxy.server.storage_options, "timeout": "1"}
+    options = {**proxy.server.storage_options, "timeout": "60"}
     return Location(url, client=request.param, options=options)
 
 
@@ -169,6 +170,9 @@ def test_a_deletion_of_which_the_server_refuses_a_part_is_completed(proxy, locat
 )
 def test_a_change_of_refs_under_trouble_lands_once(proxy, location, spec_version):
     """Whatever happens to the conditional write of a commit, of a branch and of a tag."""
+    # A stall lasts until the client gives up.
+    proxy.stall_seconds = 60.0
+    location = replace(location, options={**location.options, "timeout": "2"})
     repository = Repository.create(location, spec_version=spec_version)
     session = repository.writable_session()
     new_array(session, 4)

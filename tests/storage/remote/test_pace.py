@@ -1,7 +1,6 @@
 """Requests to a server that throttles slow down together, and become faster again.
 
-Time is simulated, so a hundred thousand requests at the limits of S3 take a second and have the
-same result on each machine.
+Time is simulated, so the limits of S3 are tried as they are, and each machine has the same result.
 """
 
 from __future__ import annotations
@@ -123,17 +122,25 @@ class Simulation:
 
 @pytest.mark.parametrize(
     ("requests", "in_flight", "rate", "tasks"),
-    [(100_000, 256, 3500, 1), (100_000, 256, 5500, 1), (10_000, 32, 3500, 20), (1_000, 32, 100, 1),
-     (10_000, 256, 1000, 20), (200, 32, 40, 1)],
+    [
+        (20_000, 256, 3500, 1),
+        (20_000, 256, 5500, 1),
+        (10_000, 32, 3500, 20),
+        (1_000, 32, 100, 1),
+        (10_000, 256, 1000, 20),
+        (200, 32, 40, 1),
+    ],
     ids=["writes", "reads", "twenty tasks", "a slow server", "crowded", "few requests"],
-)  # fmt: skip
+)
 def test_requests_stay_within_twice_the_fewest(requests, in_flight, rate, tasks):
     random.seed(3)
     done = Simulation(
         requests=requests, in_flight=in_flight, tasks=tasks, throttle=Throttle(rate, rate / 10)
     )
     assert done.failed == 0
-    assert requests < done.sent <= 1.5 * requests
+    assert requests < done.sent <= 2 * requests
+    # A crowd refuses most of what it sends before the first answer.
+    assert done.sent <= 1.2 * requests + in_flight * tasks
     assert done.most_retries <= 5
     # The server is kept busy: in simulated time, which no machine changes.
     assert done.now <= 2 * max(requests / rate, requests / (tasks * in_flight) * LATENCY)
