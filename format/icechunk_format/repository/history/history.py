@@ -39,7 +39,12 @@ from icechunk_format.encoding.object_keys import (
 from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.encoding.repo_info.file import RepoInfo, SnapshotInfo
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+)
 from icechunk_format.repository.files.metadata_files import load_snapshot
 from icechunk_format.repository.files.optional_objects import missing_key, read_ref
 from icechunk_format.storage.protocol import ReadRequest, Storage
@@ -114,16 +119,20 @@ class RefFilesHistory:
     def branch_tip(self, name: str) -> SnapshotId | None:
         """Return the tip of one branch, None if it does not exist."""
         for spelling in _spellings(name):
-            if (ref := read_ref(self._storage, branch_ref_key(spelling))) is not None:
+            key = branch_ref_key(spelling)
+            ref = read_ref(self._storage, key)
+            if ref is not None and _is_named(self._storage, key):
                 return ref[0]
         return None
 
     def tag_target(self, name: str) -> SnapshotId | None:
         """Return the snapshot of one tag, None if it does not exist or was deleted."""
         for spelling in _spellings(name):
-            if self._storage.head(tag_tombstone_key(spelling)) is not None:
+            key, tombstone = tag_ref_key(spelling), tag_tombstone_key(spelling)
+            if self._storage.head(tombstone) is not None and _is_named(self._storage, tombstone):
                 return None
-            if (ref := read_ref(self._storage, tag_ref_key(spelling))) is not None:
+            ref = read_ref(self._storage, key)
+            if ref is not None and _is_named(self._storage, key):
                 return ref[0]
         return None
 
@@ -257,9 +266,35 @@ def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
     )
 
 
+def _is_named(storage: Storage, key: str) -> bool:
+    """Return False if a file system found a ref by a name that differs in case."""
+    return not _ignores_case(storage) or any(found.key == key for found in storage.list(REFS))
+
+
+def _ignores_case(storage: Storage) -> bool:
+    return bool(getattr(storage, "ignores_case", False))  # only local files do
+
+
+def _check_case(storage: Storage, kind: v1_refs.RefKind, name: str, key: str) -> None:
+    """Raise AlreadyExistsError if the file system takes a ref for another one."""
+    for found in storage.list(REFS) if _ignores_case(storage) else ():
+        other = v1_refs.parse_ref_key(found.key)
+        stored = found.key.removesuffix(".deleted")
+        if other is not None and stored != key and stored.casefold() == key.casefold():
+            raise AlreadyExistsError(
+                f"{kind} {name!r} would be the same file as {kind} {other.name!r} in "
+                f"{storage.root_url}, whose file system does not distinguish upper and lower case; "
+                "choose another name, or upgrade the repository to spec version 2",
+                kind=kind,
+                name=name,
+                deleted=False,
+            )
+
+
 def ref_key(storage: Storage, kind: v1_refs.RefKind, name: str) -> str:
     """Return the key of a ref of spec version 1, existing or new."""
     make_key = branch_ref_key if kind == "branch" else tag_ref_key
+    _check_case(storage, kind, name, make_key(name))
     spellings = _spellings(name)
     if name and spellings == (name,):
         return make_key(name)

@@ -24,25 +24,29 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
-import sys
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
-from icechunk_format.errors import InvalidInputError, StorageError, UnsupportedError
+from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.storage.batches import batches
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.local.files import (
     NOT_THERE,
     RESERVED,
+    Staged,
+    again_if_stale,
     as_storage_error,
+    ignores_case,
     info_of,
     is_at,
     is_hidden,
+    locked,
     modified,
-    open_lock,
     reason_of,
     staged_below,
     staging,
@@ -66,12 +70,6 @@ from icechunk_format.storage.protocol import (
     split_prefix,
 )
 from icechunk_format.storage.ranges import check_length, check_unchanged, plan_local_reads
-
-if sys.platform != "win32":
-    import fcntl
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -100,25 +98,37 @@ class LocalStorage(Storage):
         self._trusted_folders: set[str] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (partial(LocalStorage, follow_symlinks=self._follow_symlinks), (self._root,))
+        return (
+            functools.partial(LocalStorage, follow_symlinks=self._follow_symlinks),
+            (self._root,),
+        )
 
     @property
     def root_url(self) -> str:
         return self._root
 
+    @functools.cached_property
+    def ignores_case(self) -> bool:
+        """True if the file system finds files by names that differ in case."""
+        return ignores_case(self._root)
+
     # Reading
 
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         read = ReadRequest(key=key, start=start, end=end)
-        with self._opened(key) as descriptor:
-            status = os.fstat(descriptor)
-            data = self._read_range(descriptor, read, status.st_size)
         whole = start is None and end is None
-        return Fetched(
-            data=data,
-            version=version_of(status, data if whole else None),
-            last_modified=modified(status),
-        )
+
+        def fetch() -> Fetched:
+            with self._opened(key) as descriptor:
+                status = os.fstat(descriptor)
+                data = self._read_range(descriptor, read, status.st_size)
+            return Fetched(
+                data=data,
+                version=version_of(status, data if whole else None),
+                last_modified=modified(status),
+            )
+
+        return again_if_stale(fetch)
 
     def get_many(self, requests: Sequence[ReadRequest]) -> list[bytes]:
         plan = plan_local_reads(requests)
@@ -127,15 +137,18 @@ class LocalStorage(Storage):
             by_key.setdefault(read.key, []).append(index)
         answers: list[bytes] = [b""] * len(plan.reads)
 
+        def read_file(key: str, indices: list[int]) -> None:
+            with self._opened(key) as descriptor:
+                status = os.fstat(descriptor)
+                etag = version_of(status).etag
+                for index in indices:
+                    read = plan.reads[index]
+                    check_unchanged(read, etag=etag, modified_at=status.st_mtime)
+                    answers[index] = self._read_range(descriptor, read, status.st_size)
+
         def read_files(files: list[tuple[str, list[int]]]) -> None:
             for key, indices in files:
-                with self._opened(key) as descriptor:
-                    status = os.fstat(descriptor)
-                    etag = version_of(status).etag
-                    for index in indices:
-                        read = plan.reads[index]
-                        check_unchanged(read, etag=etag, modified_at=status.st_mtime)
-                        answers[index] = self._read_range(descriptor, read, status.st_size)
+                again_if_stale(functools.partial(read_file, key, indices))
 
         self._shared_out(read_files, list(by_key.items()))
         return plan.assemble(answers)
@@ -171,7 +184,7 @@ class LocalStorage(Storage):
         try:
             descriptor = os.open(path, _READ_FLAGS)
         except OSError as error:
-            if error.errno in NOT_THERE:
+            if error.errno in (*NOT_THERE, errno.ENAMETOOLONG):
                 raise missing_object(key, self._root) from None
             raise storage_error(error, "open", key, self._root) from error
         try:
@@ -195,33 +208,36 @@ class LocalStorage(Storage):
 
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         path = self._writable_path(key)
-        with as_storage_error("write", key, self._root), staging(path, data) as (staged, version):
+        with as_storage_error("write", key, self._root), staging(path, data) as staged:
             match condition:
                 case CreateOnly():
-                    if not self._create(staged, path):
+                    if not self._create(staged, path, key):
                         return None
                 case ReplaceIfUnchanged(version=expected):
                     with self._locked():
                         if not is_at(path, expected):
                             return None
-                        os.replace(staged, path)
+                        staged.replace(path, key, self._root, conditional=True)
                 case _:
-                    os.replace(staged, path)
+                    staged.replace(path, key, self._root)
         count(1, written=len(data))
-        return version
+        return staged.version
 
-    def _create(self, staged: str, path: str) -> bool:
+    def _create(self, staged: Staged, path: str, key: str) -> bool:
         try:
-            os.link(staged, path)
-        except FileExistsError:
-            return False
+            os.link(staged.path, path)
         except OSError as error:
+            # A network file system may repeat a link and report that the name exists.
+            if staged.is_at(path):
+                return True
+            if isinstance(error, FileExistsError):
+                return False
             if error.errno not in _NO_HARD_LINKS:
                 raise
             with self._locked():
                 if os.path.lexists(path):
                     return False
-                os.replace(staged, path)
+                staged.replace(path, key, self._root, conditional=True)
         return True
 
     def put_many(self, items: Iterable[tuple[str, bytes]]) -> list[ObjectVersion]:
@@ -274,20 +290,8 @@ class LocalStorage(Storage):
         self._writable_path(target)
         return super().copy(source, target, source_version=source_version)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        if sys.platform == "win32":
-            raise UnsupportedError(
-                f"{self._root} is on Windows, where files cannot be replaced conditionally here; "
-                "keep the repository on an object store or on Linux or macOS"
-            )
-        os.makedirs(self._root, exist_ok=True)
-        descriptor = open_lock(self._root, follow_symlinks=self._follow_symlinks)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)  # releases the lock
+    def _locked(self) -> contextlib.AbstractContextManager[None]:
+        return locked(self._root, follow_symlinks=self._follow_symlinks)
 
     # Paths
 

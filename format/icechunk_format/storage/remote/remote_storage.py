@@ -55,10 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteStorage(Storage):
-    """A storage on a server.
-
-    Arguments are those of ``Server``; ``backoff`` defaults to the one in the options.
-    """
+    """A storage on a server; arguments are those of ``Server``."""
 
     def __init__(
         self,
@@ -68,17 +65,14 @@ class RemoteStorage(Storage):
         classify: Callable[[Exception, Sequence[str]], Failure | None],
         secrets: Sequence[str],
         endpoint: str = "",
-        backoff: Backoff | None = None,
     ) -> None:
-        patience = Backoff(max_retries=options.number("max_retries", DEFAULT_RETRIES))
         self._server = Server(
             root_url=address.shown_url,
             kind=address.kind,
             endpoint=endpoint,
             classify=classify,
             secrets=tuple(secrets),
-            backoff=backoff or patience,
-            conditional_backoff=patience,
+            backoff=Backoff(max_retries=options.number("max_retries", DEFAULT_RETRIES)),
         )
         self._max_gap = options.number("max_gap_bytes", DEFAULT_MAX_GAP)
         self._concurrency = options.number("concurrency", DEFAULT_CONCURRENCY)

@@ -10,12 +10,15 @@ Rules of this file
 2. A conditional write is retried only if the server did not process it (throttled, or not
    connected). After any other lost response the outcome is unknown: a retry can fail because the
    first attempt succeeded.
-3. Errors do not chain the client's exception, since its message may contain credentials (signed
+3. After a throttled request, all requests of the storage in this process slow down together
+   (``pace.py``), and are repeated for as long as others are answered.
+4. Errors do not chain the client's exception, since its message may contain credentials (signed
    URLs, request dumps): messages are shortened, and queries and secret options are removed.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import time
@@ -33,6 +36,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import missing_object
+from icechunk_format.storage.remote.pace import Pace
 
 T = TypeVar("T")
 
@@ -61,6 +65,14 @@ class Failure:
     reason: str
     status: int | None = None
 
+    @property
+    def is_throttled(self) -> bool:
+        """True if the server refused the request because there are too many.
+
+        A 503 without a code counts, since responses to HEAD have no body.
+        """
+        return self.kind is FailureKind.THROTTLED or self.status == 503
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
@@ -71,7 +83,8 @@ class Backoff:
     first_delay, max_delay
         Seconds before the second attempt, and the longest wait; the wait doubles each time.
     give_up_after
-        Seconds since the first attempt after which no other is made.
+        Seconds since the first attempt after which no other is made. If the server throttles:
+        since its last answer to any request.
     """
 
     max_retries: int = DEFAULT_RETRIES
@@ -93,12 +106,25 @@ class RequestFailedError(Exception):
         self.failure = failure
 
 
+_THROTTLED_CODES: Final = ("SlowDown", "Throttling", "ServerBusy", "TooManyRequests")
+_BROKEN_CODES: Final = ("InternalError", "ServiceUnavailable", "OperationTimedOut")
+
+
+def failure_of_code(code: str) -> Failure:
+    """Return the failure for an error code within a response of status 200."""
+    if code in _THROTTLED_CODES:
+        kind = FailureKind.THROTTLED
+    else:
+        kind = FailureKind.BROKEN if code in _BROKEN_CODES else FailureKind.REFUSED
+    return Failure(kind=kind, reason=code)
+
+
 def failure_of_status(status: int, code: str = "") -> Failure:
     """Return the failure for an HTTP status and an error code of the server."""
     reason = f"HTTP {status}" + (f" {code}" if code else "")
     if code in ("NoSuchBucket", "ContainerNotFound"):
         kind = FailureKind.MISSING_BUCKET
-    elif status == 429 or code in ("SlowDown", "Throttling", "ServerBusy", "TooManyRequests"):
+    elif status == 429 or code in _THROTTLED_CODES:
         kind = FailureKind.THROTTLED
     elif status in (404, 410):
         kind = FailureKind.MISSING
@@ -143,6 +169,16 @@ _ACCESS_HINTS: Final = {
 }
 
 
+_EXPIRED: Final = "the credentials have expired: renew them and open the repository again; {access}"
+_SKEWED: Final = "the clock of this machine differs from that of the server: set it, by NTP"
+_CODE_HINTS: Final = {
+    "ExpiredToken": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "RequestTimeTooSkewed": _SKEWED,
+    "RequestExpired": _SKEWED,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server, the root of a storage on it, and the rules for failures.
@@ -157,9 +193,9 @@ class Server:
     secrets
         Strings that must not appear in errors.
     backoff
-        Retries in addition to the client's own.
-    conditional_backoff
-        Retries of conditional writes, which no client retries.
+        Retries of requests.
+    pace
+        The rate of all requests of this storage.
     """
 
     root_url: str
@@ -168,7 +204,7 @@ class Server:
     classify: Callable[[Exception, Sequence[str]], Failure | None]
     secrets: tuple[str, ...] = field(default=(), repr=False)
     backoff: Backoff
-    conditional_backoff: Backoff
+    pace: Pace = field(default_factory=Pace, repr=False)
 
     @property
     def is_read_only(self) -> bool:
@@ -180,28 +216,58 @@ class Server:
 
         Raises RequestFailedError with the last failure.
         """
-        backoff = self.conditional_backoff if conditional else self.backoff
+        backoff = self.backoff
         repeatable = _NEVER_LOOKED_AT if conditional else _REPEATABLE
         count(1)
         started = time.monotonic()
         retry = 0
         while True:
+            waited = self._wait_for_turn()
+            sent = time.monotonic()
             try:
-                return operation()
+                result = operation()
             except IcechunkError:
                 raise
             except Exception as error:
                 if isinstance(error.__cause__, IcechunkError):  # fsspec hides refused redirects
                     raise error.__cause__ from None
-                failure = self.classify(error, self.secrets)
+                failure = self._failure_of(error)
                 if failure is None:
                     raise
+                now = time.monotonic()
+                since = started
+                if failure.is_throttled:
+                    self.pace.throttled(sent, now)
+                    since = max(started, self.pace.answered_at)
+                elif failure.status is not None:
+                    self.pace.answered(now, waited=waited)
                 delay = backoff.delay(retry)
-                late = time.monotonic() + delay - started > backoff.give_up_after
+                late = now + delay - since > backoff.give_up_after
                 if failure.kind not in repeatable or retry >= backoff.max_retries or late:
                     raise RequestFailedError(failure) from None
                 time.sleep(delay)
                 retry += 1
+            else:
+                self.pace.answered(time.monotonic(), waited=waited)
+                return result
+
+    def _failure_of(self, error: Exception) -> Failure | None:
+        if isinstance(error, RequestFailedError):
+            return error.failure
+        return self.classify(error, self.secrets)
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until the pace allows a request; return True if that took time."""
+        pace = self.pace
+        if math.isinf(pace.rate):
+            return False
+        waited = False
+        with pace.turnstile:
+            while (seconds := pace.due - time.monotonic()) > 0:
+                time.sleep(seconds)
+                waited = True
+            pace.sent(time.monotonic())
+        return waited
 
     def call(self, action: str, key: str, operation: Callable[[], T]) -> T:
         """Send a request; convert a failure to the error for the user."""
@@ -245,7 +311,10 @@ class Server:
         if failure.kind is FailureKind.MISSING and key:
             return missing_object(key, self.root_url)
         hint = "see the log of the server for more"
-        if (
+        named = next((_CODE_HINTS[code] for code in _CODE_HINTS if code in failure.reason), None)
+        if named is not None:
+            hint = named.format(access=_ACCESS_HINTS.get(self.kind, ""))
+        elif (
             failure.kind is FailureKind.DENIED
             or "region" in failure.reason.lower()
             or failure.status in _REFUSED_FOR_ACCESS

@@ -37,6 +37,8 @@ from icechunk_format.storage.remote.remote_storage import BucketStorage
 from icechunk_format.storage.remote.request_policy import (
     Failure,
     FailureKind,
+    RequestFailedError,
+    failure_of_code,
     failure_of_status,
     safe_reason,
 )
@@ -141,18 +143,28 @@ class S3Storage(BucketStorage):
             raise
 
     def _delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        wanted = {"Objects": [{"Key": self._path(key)} for key in keys], "Quiet": True}
-        answer = self._server.call(
-            "delete from", "", lambda: self._client.delete_objects(**self._bucket, Delete=wanted)
-        )
-        return [
-            DeleteFailure(
-                key=str(problem.get("Key", "")).removeprefix(self._prefix),
-                reason=str(problem.get("Code", "unknown")),
-            )
-            for problem in answer.get("Errors", [])
-            if problem.get("Code") != "NoSuchKey"
-        ]
+        left = [self._path(key) for key in keys]
+        failures: list[DeleteFailure] = []
+
+        def send() -> None:
+            nonlocal left
+            wanted = {"Objects": [{"Key": path} for path in left], "Quiet": True}
+            answer = self._client.delete_objects(**self._bucket, Delete=wanted)
+            left, transient = [], None
+            for problem in answer.get("Errors", []):
+                path, code = str(problem.get("Key", "")), str(problem.get("Code", "unknown"))
+                failure = failure_of_code(code)
+                if failure.kind is not FailureKind.REFUSED:
+                    left.append(path)
+                    transient = failure
+                elif code != "NoSuchKey":
+                    key = path.removeprefix(self._prefix)
+                    failures.append(DeleteFailure(key=key, reason=code))
+            if transient is not None:
+                raise RequestFailedError(transient)
+
+        self._server.call("delete from", "", send)
+        return failures
 
     def copy(
         self, source: str, target: str, *, source_version: ObjectVersion | None = None

@@ -1,8 +1,9 @@
 """Makes obstore clients of S3, Google, Azure and plain HTTP from the options of a location.
 
-Each bucket has two clients: one retries failed requests, the other never does. Conditional writes
-use the second, since a retry can fail because the first attempt succeeded (see
-``request_policy.py``).
+Each bucket has two clients. The first sends each request exactly once, and ``request_policy.py``
+retries it: a repeated conditional write can fail because its first attempt succeeded, and requests
+that are throttled slow down together. The second retries by itself, for calls of many requests that
+cannot be resumed.
 """
 
 from __future__ import annotations

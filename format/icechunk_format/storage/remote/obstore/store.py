@@ -3,8 +3,8 @@
 Rules of this file
 ------------------
 1. obstore's calls block without holding Python's lock, so concurrency is plain threads.
-2. obstore retries failed requests itself; conditional writes use a client that never does (see
-   ``clients.py``).
+2. obstore sends requests once, and ``request_policy.py`` retries them. Only uploads in parts and
+   listings without an order use the client that retries by itself (see ``clients.py``).
 3. obstore's runtime does not survive a fork: a child of a process that used obstore needs another
    client (:func:`claim_runtime`).
 4. Entity tags have no quotes outside of this file; requests add quotes.
@@ -45,6 +45,7 @@ from icechunk_format.storage.remote.request_policy import (
     Failure,
     FailureKind,
     RequestFailedError,
+    failure_of_code,
     failure_of_status,
     safe_reason,
 )
@@ -53,8 +54,6 @@ _MOST_CONCURRENCY: Final = 256
 _LIST_PAGE: Final = 1000
 _BELOW_A_SECOND: Final = timedelta(microseconds=999_999)
 _PART_SIZE: Final = 16 * 2**20
-# obstore retries requests itself, but not after a broken body.
-_ONCE_MORE: Final = Backoff(max_retries=1, give_up_after=60.0)
 
 _WHOLE_BATCH: Final = (
     FailureKind.UNREACHABLE,
@@ -96,7 +95,6 @@ class ObjectStoreStorage(BucketStorage):
             classify=classify,
             secrets=clients.secrets,
             endpoint=clients.server,
-            backoff=_ONCE_MORE,
         )
         self._patient, self._once = clients.patient, clients.once
         # An HTTP client has the path in its URL.
@@ -137,7 +135,7 @@ class ObjectStoreStorage(BucketStorage):
                 read.if_unmodified_since, UTC
             ) + (_BELOW_A_SECOND if self._server.kind == "memory" else timedelta())
         result = obstore.get(
-            self._patient,
+            self._once,
             self._path(read.key),
             options=options or None,  # type: ignore[arg-type]
         )
@@ -148,7 +146,7 @@ class ObjectStoreStorage(BucketStorage):
         )
 
     def _look_at(self, key: str) -> ObjectInfo:
-        return self._info(obstore.head(self._patient, self._path(key)))
+        return self._info(obstore.head(self._once, self._path(key)))
 
     # Writing
 
@@ -173,12 +171,13 @@ class ObjectStoreStorage(BucketStorage):
         return None if found is None or found.version.etag != version.etag else found.version
 
     def _write(self, key: str, data: bytes) -> ObjectVersion:
+        in_parts = len(data) > 2 * _PART_SIZE
         return version_of(
             obstore.put(
-                self._patient,
+                self._patient if in_parts else self._once,
                 self._path(key),
                 data,
-                use_multipart=len(data) > 2 * _PART_SIZE,
+                use_multipart=in_parts,
                 chunk_size=_PART_SIZE,
             )
         )
@@ -186,7 +185,7 @@ class ObjectStoreStorage(BucketStorage):
     def _delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         paths = [self._path(key) for key in keys]
         try:
-            self._server.attempt(lambda: obstore.delete(self._patient, paths))
+            self._server.attempt(lambda: obstore.delete(self._once, paths))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING and len(keys) == 1:
                 return []
@@ -209,7 +208,7 @@ class ObjectStoreStorage(BucketStorage):
             # obstore's copy has no condition on the source: fetch, compare, write.
             return super().copy(source, target, source_version=source_version)
         action = f"copy to {target!r} the"
-        self._server.call(action, source, lambda: obstore.copy(self._patient, *paths))
+        self._server.call(action, source, lambda: obstore.copy(self._once, *paths))
         return self._existing(target).version
 
     def _info(self, meta: Any) -> ObjectInfo:
@@ -236,7 +235,7 @@ class ObjectStoreStorage(BucketStorage):
             nonlocal stream
             if stream is None:
                 stream = obstore.list(
-                    self._patient,
+                    self._once if self._lists_in_order else self._patient,
                     (self._prefix + folder).strip("/") or None,
                     offset=behind,
                     chunk_size=_LIST_PAGE,
@@ -248,7 +247,9 @@ class ObjectStoreStorage(BucketStorage):
                 stream = None
                 raise
 
-        server = self._server
+        # The client of a listing without an order retries by itself, but not after a broken body.
+        retries = self._server.backoff if self._lists_in_order else Backoff(max_retries=1)
+        server = replace(self._server, backoff=retries)
         while True:
             page = server.call("list", "", next_page)
             if page is None:
@@ -268,7 +269,7 @@ class ObjectStoreStorage(BucketStorage):
     def _folders(self) -> Iterator[str]:
         prefix = self._prefix.strip("/") or None
         found = self._server.call(
-            "list", "", lambda: obstore.list_with_delimiter(self._patient, prefix)
+            "list", "", lambda: obstore.list_with_delimiter(self._once, prefix)
         )
         for folder in found["common_prefixes"]:
             yield folder.removeprefix(self._prefix).strip("/")
@@ -307,6 +308,8 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
         return None
     if status is not None:
         return failure_of_status(int(status.group(1)), code)
+    if code:
+        return failure_of_code(code)
     summary, _, details = text.partition("Debug source")
     reason = safe_reason(summary, secrets)
     if "StartTooLarge" in details:
