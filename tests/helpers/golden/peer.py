@@ -1,9 +1,9 @@
 """A program for the reference library of any release: reads, writes or continues a repository.
 
-``python peer.py read|write|append FOLDER SPEC_VERSION [AUTHORIZED_PREFIX …]`` prints as JSON what
-the repository contains: for each branch and tag its snapshot, and for each of these its history,
-its keys with digests, and the values of its arrays. Imports only what a release of the reference
-needs, since each runs in an environment of its own.
+Reads a list of ``[command, folder, spec_version, authorized]`` as JSON, with the commands ``read``,
+``write`` and ``append``, and prints what each repository contains then: for each branch and tag its
+snapshot, and for each of these its history, its keys with digests, and the values of its arrays.
+Imports only what a release of the reference needs, since each runs in an environment of its own.
 """
 
 from __future__ import annotations
@@ -178,15 +178,18 @@ def append(repository: Any) -> None:
     session.commit("appended by the reference", metadata={"number": 2})
 
 
-def main(command: str, folder: str, spec_version: str, *authorized: str) -> None:
-    """Do what the command line asks for, and print what the repository contains then."""
-    if command == "write":
-        write(folder, int(spec_version))
-    repository = open_repository(folder, list(authorized))
-    if command == "append":
-        append(repository)
-    json.dump(contents(repository), sys.stdout)
+def done(command: str, folder: str, spec_version: int, authorized: list[str]) -> Any:
+    """Do one thing; return what the repository contains then, or the last line of an error."""
+    try:
+        if command == "write":
+            write(folder, spec_version)
+        repository = open_repository(folder, authorized)
+        if command == "append":
+            append(repository)
+        return contents(repository)
+    except BaseException as error:  # panics of the reference are no exceptions
+        return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    json.dump([done(*work) for work in json.load(sys.stdin)], sys.stdout)

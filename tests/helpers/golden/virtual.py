@@ -13,7 +13,7 @@ _CHANGED_AT = 1_700_000_000
 
 def sources() -> dict[str, bytes]:
     """Return the bytes of each file by its name."""
-    return {f"source {n}.bin": bytes((n * 31 + i) % 256 for i in range(100)) for n in range(3)}
+    return {f"source-{n}.bin": bytes((n * 31 + i) % 256 for i in range(100)) for n in range(3)}
 
 
 def put_sources() -> None:
