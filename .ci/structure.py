@@ -326,7 +326,8 @@ def main() -> int:
     wrong += [
         f"changelog.d/{file.name} has no kind: name it +WORDS.{'|'.join(sorted(FRAGMENT_KINDS))}.md"
         for file in (ROOT / "changelog.d").iterdir()
-        if file.name.removesuffix(".md").rpartition(".")[2] not in FRAGMENT_KINDS
+        if file.name != ".gitkeep"  # keeps the folder after a release
+        and file.name.removesuffix(".md").rpartition(".")[2] not in FRAGMENT_KINDS
     ]
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)
