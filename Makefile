@@ -14,7 +14,7 @@ COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,fo
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test test-all nightly torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
+.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -46,6 +46,11 @@ test-all: test $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but
 
 nightly: $(VENV)/.ready java  ## run the longest tests: benchmarks of tiny data against their peers, and a few batches of the soak
 	$(PYTEST) tests --layer nightly
+
+matrix: $(VENV)/.ready  ## install every release of the reference in a cache, and compare each with ours, in both directions
+	@$(call PIP,$(VENV)) install uv
+	$(PY) tests/helpers/golden/releases.py
+	$(PYTEST) tests/golden/test_releases.py
 
 torture: $(VENV)/.ready  ## test with faults and hostile input for SECONDS=300 each; TORTURE_SEED=n starts at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture

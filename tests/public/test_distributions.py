@@ -3,6 +3,7 @@
 ``make dist`` tries both in empty environments, which downloads what they need.
 """
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -38,10 +39,26 @@ def test_the_sdist_has_code_and_no_data(dist):
     have = {str(name) for name in names}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", ".ci/find-python"} <= have
     tests = {name.suffix for name in names if name.parts[0] == "tests"}
-    assert tests == {".py"}, (
-        "tests make their data; what they need beside code is downloaded by pip"
+    assert tests == {".py", ".txt", ".xz"}, (
+        "beside code only the list of public names, and repositories that versions wrote"
     )
     assert not [name for name in names if "__pycache__" in name.parts]
+
+
+def test_links_of_the_description_are_absolute(dist):
+    """PyPI shows the README without the files beside it."""
+    (file,) = dist.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        said = message_from_bytes(archive.read(name)).get_payload()
+    links = re.findall(r"\]\(([^)\s]+)", said)
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    at = f"v{icechunk_spark.__version__}/"
+    own = [link for link in links if "/icechunk-spark/icechunk-spark/" in link]
+    assert own
+    for link in own:
+        assert (ROOT / link.partition(at)[2].partition("#")[0]).exists(), link
 
 
 def test_the_wheel_has_the_packages_and_their_types(dist):
