@@ -57,11 +57,12 @@ torture: $(VENV)/.ready  ## test with faults and hostile input for SECONDS=300 e
 	FUZZ_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/fuzz
 	INTERLEAVINGS=all EXAMPLES=10 $(PYTEST) tests --layer fast --timeout=0
 
-# Old releases of s3fs leave warnings to the garbage collector, which meets them in any test.
+# Old releases of s3fs leave warnings to the garbage collector, which meets them in any test. The
+# oldest wheels for this Python are meant, since old sources do not build with new tools.
 lower-bounds:  ## run the tests of the format with the oldest packages that pyproject.toml allows
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
-	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --only-binary :all: --no-binary icechunk-spark --editable . --group test
 	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables
 
 soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crashes and kills

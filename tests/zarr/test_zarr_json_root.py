@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import icechunk
 import pytest
-import zarr
 from helpers.raised import raises
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
+
+icechunk = pytest.importorskip("icechunk", reason="the oracle is not installed")
+zarr = pytest.importorskip("zarr", reason="the oracle is not installed")
 
 pytestmark = pytest.mark.needs_reference
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-import cftime
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from helpers.raised import raises
@@ -16,6 +14,9 @@ from hypothesis import strategies as st
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.tables import combined_selection
 from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
+
+cftime = pytest.importorskip("cftime", reason="a user's labels; the format does not need it")
+pd = pytest.importorskip("pandas", reason="a user's labels; the format does not need it")
 
 HOURS = np.arange("2024-07-01", "2024-07-03", dtype="M8[h]").astype("M8[us]")
 COORDINATES = {
