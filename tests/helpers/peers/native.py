@@ -193,7 +193,9 @@ def translated(error: errors.IcechunkError) -> Exception:
             expected, found = error.facts["expected"], error.facts["found"]
             made: Exception = module.ConflictError(expected, found, str(error))
             return made
-    failed: Exception = module.IcechunkError(str(error))
+    # Their tests look for some of their words.
+    words = "repository status is read-only: " if isinstance(error, errors.ReadOnlyError) else ""
+    failed: Exception = module.IcechunkError(f"{words}{error}")
     return failed
 
 
@@ -301,8 +303,6 @@ def _awaitable(function: Callable[..., Any]) -> Callable[..., Any]:
     return later
 
 
-def record(name: str, **values: Any) -> SimpleNamespace:
+def record(kind: str, /, **values: Any) -> SimpleNamespace:
     """Return a value with attributes, for results that tests only read."""
-    found = SimpleNamespace(**values)
-    found.__dict__["_name"] = name
-    return found
+    return type(kind, (SimpleNamespace,), {})(**values)

@@ -103,6 +103,10 @@ def _changes(tree: Mapping[str, Any]) -> dict[str, Any]:
     return changes
 
 
+def _version(number: int) -> Any:
+    return getattr(native.compiled().SpecVersion, f"v{number}")
+
+
 # -- repositories --------------------------------------------------------------------------------
 
 
@@ -138,7 +142,7 @@ class PyRepository:
     ) -> PyRepository:
         version = 2 if spec_version is None else int(getattr(spec_version, "value", spec_version))
         if version not in (1, 2):
-            raise ValueError(f"invalid spec version {version}")
+            raise ValueError(f"Unsupported version {version}")
         tree = tree_of(config)
         repository = Repository.create(
             storage.location, spec_version=version, check_clean_root=check_clean_root
@@ -176,7 +180,7 @@ class PyRepository:
     @staticmethod
     def fetch_spec_version(storage: native.Storage, storage_settings: Any = None) -> Any:
         found = Repository.find(storage.location)
-        return None if found is None else native.compiled().SpecVersion(found.spec_version)
+        return None if found is None else _version(found.spec_version)
 
     @staticmethod
     def fetch_config(storage: native.Storage) -> Any:
@@ -185,8 +189,7 @@ class PyRepository:
 
     @property
     def spec_version(self) -> Any:
-        version = self.repository._version_now()
-        return getattr(native.compiled().SpecVersion, f"v{version}")
+        return _version(self.repository._version_now())
 
     def as_bytes(self) -> bytes:
         return pickle.dumps(self)
@@ -249,6 +252,8 @@ class PyRepository:
         return self.default_metadata
 
     def get_metadata(self) -> dict[str, Any]:
+        if self.repository.spec_version == 1:
+            raise InvalidInputError("spec version 1 has no metadata of repositories")
         return self.repository.metadata
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:

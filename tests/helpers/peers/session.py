@@ -19,6 +19,7 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     virtual_refs,
 )
 from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.repository.changes.grid_checks import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Callable, Iterable, Sequence
@@ -82,6 +83,9 @@ class Diff:
                 more = f"        ... {len(coords) - 10} more\n" if len(coords) > 10 else ""
                 lines = "".join(f"        {at}\n" for at in coords[:10])
                 parts.append(f"    {path}:\n{lines}{more}")
+        if self.moved_nodes:
+            lines = "".join(f"    {old} -> {new}\n" for old, new in self.moved_nodes)
+            parts.append(f"Nodes moved/renamed:\n{lines}\n")
         return "".join(parts)
 
 
@@ -200,6 +204,7 @@ class PySession:
         backward: Callable[[list[int]], Iterable[int] | None] | None = None,
     ) -> None:
         session, refs = self._writable(), self._refs(array_path)
+        check_regular(session.node(array_path))
         moved = {tuple(at): forward(at) for at in refs.coords.tolist()}
         counts = session.node(array_path).array.num_chunks
         targets = {
@@ -241,7 +246,8 @@ class PySession:
             on_conflict="fail" if rebase_with is None else "rebase",
             resolve=None if rebase_with is None else rebase_with.resolve,
             rebase_tries=rebase_tries,
-            allow_empty=allow_empty,
+            # Moves there and back are no change for us.
+            allow_empty=allow_empty or self._mode == "rearrange",
         )
         return self._end(result.snapshot_id)
 
@@ -458,6 +464,9 @@ class PyStore:
         if not len(locations) == len(offsets) == len(lengths) == count:
             raise InvalidInputError(f"{count} locations, offsets and lengths are needed")
         at = np.indices(chunk_grid_shape).reshape(len(chunk_grid_shape), -1).T
+        node = self._session.held.node("/" + array_path.strip("/"))
+        if node is not None and node.array is not None and not node.array.shape:
+            at = at[:, :0]  # a scalar, whose grid may be given with one dimension
         if arr_offset is not None:
             at = at + np.array(arr_offset)
         rows = [row for row, location in enumerate(locations) if location]
