@@ -26,6 +26,8 @@ CHANGES = {
         "concurrency": {"max_concurrent_requests_for_object": 2,
                         "ideal_concurrent_request_size": 1000},
         "retries": {"max_tries": 2, "initial_backoff_ms": 3, "max_backoff_ms": 4},
+        "timeouts": {"connect_timeout_ms": 1, "read_timeout_ms": 2, "operation_timeout_ms": 3,
+                     "operation_attempt_timeout_ms": 4},
         "unsafe_use_conditional_update": False,
         "unsafe_use_conditional_create": False,
         "unsafe_use_metadata": False,
@@ -76,7 +78,7 @@ CHANGES = {
                               store_options={"path": "/g"}),
     ],
 }  # fmt: skip
-LIBRARY_ONLY = {"previous_file", "timeouts", "preload_if"}
+LIBRARY_ONLY = {"previous_file", "preload_if"}
 
 
 def place(path):
@@ -102,6 +104,7 @@ def test_every_setting_that_we_store_is_read_by_the_reference(tmp_path, spec_ver
     assert read.compression.level == 9
     assert read.caching.num_bytes_chunks == 5
     assert read.storage.retries.max_backoff_ms == 4
+    assert read.storage.timeouts.operation_attempt_timeout_ms == 4
     assert read.storage.chunks_storage_class == "B"
     assert read.manifest.preload.max_arrays_to_scan == 6
     assert read.repo_update_retries.default.initial_backoff_ms == 6

@@ -141,6 +141,7 @@ def test_saving_a_configuration_stores_only_what_was_replaced(repository):
         ({"previous_file": "x"}, "previous_file"),
         ({"manifest": {"preload": {"preload_if": "true"}}}, "manifest.preload.preload_if"),
         ({"storage": {"retries": {"max_tries": 0}}}, "storage.retries.max_tries"),
+        ({"storage": {"timeouts": {"read_timeout_ms": -1}}}, "storage.timeouts.read_timeout_ms"),
         ({"num_updates_per_repo_info_file": 0}, "not between 1 and"),
         ({"manifest": {"splitting": [["all", []]]}}, "'all' is not a condition"),
         ({"manifest": {"splitting": {"sizes": []}}}, "only split_sizes"),

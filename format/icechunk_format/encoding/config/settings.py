@@ -76,6 +76,12 @@ SETTINGS: Final[dict[str, Any]] = {
             "ideal_concurrent_request_size": Setting(int, 12 * 1024 * 1024, 1),
         },
         "retries": _retries(10, 100, 180_000),
+        "timeouts": {
+            "connect_timeout_ms": Setting(int, None, 0, _U32),
+            "read_timeout_ms": Setting(int, None, 0, _U32),
+            "operation_timeout_ms": Setting(int, None, 0, _U32),
+            "operation_attempt_timeout_ms": Setting(int, None, 0, _U32),
+        },
         "unsafe_use_conditional_update": Setting(bool, True),
         "unsafe_use_conditional_create": Setting(bool, True),
         "unsafe_use_metadata": Setting(bool, True),
