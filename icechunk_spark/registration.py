@@ -16,7 +16,7 @@ Rules of this file
    ``SparkSession.read``, ``SparkSession.readStream`` and ``SparkSession.sql`` of classic sessions
    are replaced in the same way. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no
    catalog tables. The iterator of ``DataFrame.toLocalIterator`` of classic sessions raises errors
-   as ``collect`` does. `unregister` restores the originals when no registered session remains.
+   as ``collect`` does, and the JVM keeps none of its rows. `unregister` restores the originals when no registered session remains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from icechunk_spark.compatibility import require_supported_spark
 from icechunk_spark.jobs.cancelling import set_progress
 from icechunk_spark.jobs.errors import rows_of_iterator
 from icechunk_spark.jobs.hadoop import settings_of_hadoop
-from icechunk_spark.jobs.metrics import accumulator_of
+from icechunk_spark.jobs.metrics import accumulator_of, local_rows
 from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
@@ -274,8 +274,8 @@ def _local_iterator(frame: Any, iterate: Callable[..., Any]) -> Callable[..., An
         return iterate
 
     @functools.wraps(iterate)
-    def iterated(*arguments: Any, **options: Any) -> Any:
-        return rows_of_iterator(iterate(*arguments, **options))
+    def iterated(prefetchPartitions: bool = False) -> Any:
+        return rows_of_iterator(local_rows(frame, prefetchPartitions))
 
     return iterated
 

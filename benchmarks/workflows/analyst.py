@@ -123,14 +123,13 @@ def rechunked(spark: SparkSession, path: str, folder: Path) -> None:
 
 
 def climatology(spark: SparkSession, path: str, folder: Path) -> str:
-    """Store the mean of each month: maps become series first, since a block needs all days."""
+    """Store the mean of each month."""
     import icechunk_spark
 
     shutil.rmtree(folder, ignore_errors=True)
-    series = folder.with_name(f"{folder.name}-series")
-    rechunked(spark, path, series)
-    blocks = {"time": -1, "latitude": 4 * TILE[0], "longitude": 4 * TILE[1]}
-    icechunk_spark.map_blocks(spark, str(series), by_month, to=str(folder), blocks=blocks)
+    icechunk_spark.reduce(
+        spark, path, {"t2m": "mean"}, over="time", by="time.month", to=str(folder)
+    )
     return str(folder)
 
 

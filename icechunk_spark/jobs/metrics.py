@@ -13,6 +13,8 @@ Rules of this file
 1. A SparkContext has one accumulator, which keeps only the newest queries, so the driver's memory
    does not grow with reads or tasks.
 2. Executors import this module, so it imports nothing that only a driver needs.
+3. Jobs of an iterator of rows belong to no query of Spark (`local_rows`), so they have a number of
+   their own.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import AccumulatorParam, TaskContext
@@ -30,18 +33,22 @@ from icechunk_format.storage.measures import Measures, measured
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Accumulator
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
-# The name of a read, and the number of the query that runs it.
-_Query = tuple[str, int]
+# The number of a query, and that of an iterator of rows that began after it, or 0.
+_Number = tuple[int, int]
+# The name of a read, and the query that runs it.
+_Query = tuple[str, _Number]
 _Counts = dict[_Query, Measures]
 
 _MOST_QUERIES: Final = 1_000
 _QUERY: Final = "spark.sql.execution.id"
+_ITERATOR: Final = "icechunk.iterator"
 _log = logging.getLogger("icechunk_spark.jobs")
 # Programs cannot set levels on executors, where Spark collects the lines if it is configured to.
 _log.setLevel(logging.INFO)
 _accumulators: dict[str, Accumulator[_Counts]] = {}
+_iterators = count(1)
 
 
 class _Sums(AccumulatorParam[_Counts]):
@@ -98,10 +105,35 @@ def counting(
             accumulator.add({(key or name, _query_of_task()): done})
 
 
-def _query_of_task() -> int:
+def _query_of_task() -> _Number:
     task = TaskContext.get()
-    number = None if task is None else task.getLocalProperty(_QUERY)
-    return int(number) if number else -1
+    if task is None:
+        return (-1, 0)
+    query, _, iterator = (task.getLocalProperty(_ITERATOR) or "").partition(" ")
+    return (int(task.getLocalProperty(_QUERY) or query or -1), int(iterator or 0))
+
+
+def local_rows(frame: DataFrame, prefetch: bool) -> Iterator[Row]:
+    """Return an iterator of the rows of a classic DataFrame, a partition at a time.
+
+    ``DataFrame.toLocalIterator`` ends its query before the first job starts. Spark 4.3 keeps each
+    job, with its rows, until its query ends, so the JVM would keep all rows for good. The jobs of
+    an RDD belong to no query.
+    """
+    session = frame.sparkSession
+    context: Any = session.sparkContext
+    counts = accumulator_of(session)
+    known = () if counts is None else [number for _, (number, _) in list(counts.value)]
+    # Jobs inherit the properties of the thread that requests the iterator.
+    before = {name: context.getLocalProperty(name) for name in (_QUERY, _ITERATOR)}
+    rows = frame.rdd
+    try:
+        context.setLocalProperty(_QUERY, None)
+        context.setLocalProperty(_ITERATOR, f"{max(known, default=-1)} {next(_iterators)}")
+        return rows.toLocalIterator(prefetchPartitions=prefetch)
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)
 
 
 def last_read_metrics(df: DataFrame) -> Measures | None:

@@ -307,7 +307,7 @@ def read_blocks(
                 found = reader.read(block), grid.attributes, columns, reader.read_others(block)
                 yield from mapped.rows(block, *found)
 
-    tasks = opened.tasks(range(len(grid)), cores_of(spark))
+    tasks = opened.tasks(range(len(grid)), cores_of(spark), returns_rows=True)
     return work_rows(spark, tasks).mapInArrow(step, struct)
 
 

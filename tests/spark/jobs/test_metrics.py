@@ -49,6 +49,30 @@ def test_each_query_has_counts_of_its_own(spark, place):
     assert icechunk_spark.last_read_metrics(frame).rows == 40_000
 
 
+@pytest.mark.each_spark
+def test_an_iterator_has_counts_of_its_own(spark, place):
+    selected = icechunk_spark.read(spark, place, isel="y=0:20")
+    assert len(list(selected.toLocalIterator())) == 2_000
+    assert icechunk_spark.last_read_metrics(selected).rows == 2_000
+    assert len(list(selected.toLocalIterator(prefetchPartitions=True))) == 2_000
+    assert icechunk_spark.last_read_metrics(selected).rows == 2_000
+    twice = selected.union(selected)
+    twice.collect()
+    assert icechunk_spark.last_read_metrics(selected).rows == 4_000
+    assert len(list(selected.toLocalIterator())) == 2_000
+    assert icechunk_spark.last_read_metrics(selected).rows == 2_000
+
+
+@pytest.mark.newest_spark
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_the_jvm_keeps_no_rows_of_an_iterator(spark, prefetch):
+    kept = spark.sparkContext._jsc.sc().dagScheduler().activeQueryToJobs()
+    before = kept.size()
+    rows = spark.range(0, 40, 1, 4).where("id >= 0")
+    assert len(list(rows.toLocalIterator(prefetchPartitions=prefetch))) == 40
+    assert kept.size() == before
+
+
 def test_a_query_whose_tasks_are_stopped_does_not_count(spark, place):
     frame = icechunk_spark.read(spark, place, rows_per_partition=2_000)
     frame.limit(1).collect()

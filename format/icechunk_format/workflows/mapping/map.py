@@ -68,6 +68,8 @@ from icechunk_format.workflows.running import Run
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _TASK_BYTES: Final = 64 * 2**20
+# The same for tasks whose rows go through Spark: the JVM holds about five copies of those of a task.
+_ROWS_TASK_BYTES: Final = 16 * 2**20
 # Tasks for each core, so that all cores stay busy until the end.
 _TASKS_OF_A_CORE: Final = 4
 
@@ -106,14 +108,17 @@ class OpenedBlocks(NamedTuple):
     grid: BlockGrid
     others: list[OpenedOther]
 
-    def tasks(self, numbers: Sequence[int], cores: int) -> list[Sequence[int]]:
+    def tasks(
+        self, numbers: Sequence[int], cores: int, *, returns_rows: bool = False
+    ) -> list[Sequence[int]]:
         """Divide blocks into tasks: several small ones each, since each task has overhead."""
         grid = self.grid
+        most_bytes = _ROWS_TASK_BYTES if returns_rows else _TASK_BYTES
         nbytes = sum(other.bytes_of_block(grid.steps) for other in grid.others)
         for name, dims in grid.dims.items():
             item = self.dataset.variables[name].metadata.data_type.item_bytes
             nbytes += item * math.prod(grid.steps[dim] for dim in dims)
-        most = min(_TASK_BYTES // max(1, nbytes), len(numbers) // (_TASKS_OF_A_CORE * cores))
+        most = min(most_bytes // max(1, nbytes), len(numbers) // (_TASKS_OF_A_CORE * cores))
         starts = range(0, len(numbers), max(1, most))
         return [numbers[first : first + max(1, most)] for first in starts]
 
