@@ -45,6 +45,13 @@ def location(request, proxy, shared_bucket):
     return Location(url, client=request.param, options=options)
 
 
+def by_day(client):
+    """Run a test with one client by day, and with the other by night."""
+    other = "fsspec" if client == "obstore" else "obstore"
+    night = pytest.param(other, marks=pytest.mark.nightly)
+    return pytest.mark.parametrize("location", [client, night], indirect=True)
+
+
 @pytest.fixture
 def direct(location, s3_server):
     """Return the same folder without the proxy."""
@@ -127,22 +134,41 @@ def test_work_under_limits_takes_at_most_twice_the_requests(proxy, location, dir
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_much_work_under_limits_takes_at_most_twice_the_requests(proxy, location, direct):
-    objects = int(os.environ.get("STORED_OBJECTS", "100000"))
-    done = throttled_work(proxy, location, objects // 20, (157.0, 100.0))
+    objects = int(os.environ.get("STORED_OBJECTS", "100000")) // 20
+    done = throttled_work(proxy, location, objects, (157.0, 100.0))
     check_counts(proxy)
-    assert done.chunks_deleted == objects // 20
-    proxy.seen.clear()
+    assert done.chunks_deleted == objects
+    assert_sound(direct)
+
+
+def collect_much(proxy, location, direct, objects, limits):
+    """Collect so many objects that no snapshot refers to, under limits."""
+    Repository.create(direct)
     chance = random.Random(objects)
     keys = [f"chunks/{ChunkId(chance.randbytes(12))}" for _ in range(objects)]
     open_storage(direct).put_many((key, b"garbage") for key in keys)
-    # Each object of a deletion counts, as on S3: a request of 1000 uses two seconds of the limit.
-    proxy.limits = (157.0, 500.0)
+    # Each object of a deletion counts, as on S3.
+    proxy.limits = limits
     done = tidied(location)
     assert done.chunks_deleted == objects
     assert done.objects_failed_to_delete == 0
-    check_counts(proxy)
     assert_sound(direct)
+
+
+@by_day("obstore")
+def test_a_collection_under_limits_deletes_all(proxy, location, direct):
+    collect_much(proxy, location, direct, 1_200, (157.0, 1500.0))
+    assert len(proxy.seen) <= 2 * (len(proxy.seen) - proxy.met(Trouble.SLOW_DOWN))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_large_collection_under_limits_takes_at_most_twice_the_requests(proxy, location, direct):
+    objects = int(os.environ.get("STORED_OBJECTS", "100000"))
+    collect_much(proxy, location, direct, objects, (157.0, 500.0))
+    check_counts(proxy)
 
 
 def test_a_deletion_of_which_the_server_refuses_a_part_is_completed(proxy, location, direct):
@@ -208,6 +234,7 @@ def test_a_change_of_refs_under_trouble_lands_once(proxy, location, spec_version
 # -- all troubles at once ----------------------------------------------------------------------
 
 
+@by_day("fsspec")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STORAGE_SEEDS", "1"))))
 def test_random_troubles_leave_a_whole_repository(proxy, location, direct, seed):
     repository = Repository.create(location)
