@@ -30,6 +30,7 @@ from icechunk_format.tables.reading import run_scan
 
 PAYLOAD = bytes(range(256)) * 4
 OBJECTS = 40
+SEEDS = int(os.environ.get("STORAGE_SEEDS", "20"))
 
 
 @pytest.fixture
@@ -237,7 +238,9 @@ def test_a_change_of_refs_under_trouble_lands_once(proxy, location, spec_version
 
 
 @by_day("fsspec")
-@pytest.mark.parametrize("seed", range(int(os.environ.get("STORAGE_SEEDS", "1"))))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, SEEDS))]
+)
 def test_random_troubles_leave_a_whole_repository(proxy, location, direct, seed):
     repository = Repository.create(location)
     session = repository.writable_session()
