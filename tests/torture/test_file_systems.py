@@ -71,7 +71,7 @@ def staged_below(folder):
 # -- refusals ----------------------------------------------------------------------------------
 
 
-@VERSIONS
+@pytest.mark.parametrize("spec_version", [2, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("call", ["open", "replace"])
 @pytest.mark.parametrize(
     ("number", "advice"),

@@ -1,12 +1,14 @@
 """Requests to a server that throttles slow down together, and become faster again.
 
 Time is simulated, so the limits of S3 are tried as they are, and each machine has the same result.
+``PACED_REQUESTS`` is the number of requests at these limits.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import random
 import threading
 from collections import deque
@@ -25,6 +27,7 @@ from icechunk_format.storage.remote.request_policy import (
 )
 
 LATENCY = 0.02
+REQUESTS = int(os.environ.get("PACED_REQUESTS", "20000"))
 
 
 @dataclass
@@ -38,12 +41,12 @@ class Throttle:
     def __post_init__(self):
         self.most = self.left
 
-    def allows(self, now):
+    def allows(self, now, weight):
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         if self.left < 1:
             return False
-        self.left -= 1
+        self.left -= weight
         return True
 
 
@@ -60,8 +63,8 @@ class Task:
 class Simulation:
     """Tasks that send requests as ``Server.attempt`` does, in simulated time."""
 
-    def __init__(self, *, requests, in_flight, throttle, tasks=1):
-        self.throttle, self.chance = throttle, random.Random(7)
+    def __init__(self, *, requests, in_flight, throttle, tasks=1, weight=1):
+        self.throttle, self.chance, self.weight = throttle, random.Random(7), weight
         self.sent = self.failed = self.most_retries = 0
         self.now = 0.0
         self._events, self._order = [], itertools.count()
@@ -96,19 +99,19 @@ class Simulation:
         elif task.pace.due > self.now:
             self._after(task.pace.due - self.now, self._gate, task, True)
         else:
-            task.pace.sent(self.now)
+            task.pace.sent(self.now, self.weight)
             self._send(task, task.queue.popleft(), waited=waited)
             self._after(0.0, self._gate, task, False)
 
     def _send(self, task, retry, *, waited):
         self.sent += 1
-        allowed = self.throttle.allows(self.now)
+        allowed = self.throttle.allows(self.now, self.weight)
         seconds = LATENCY * self.chance.uniform(0.8, 1.2)
         self._after(seconds, self._answer, task, retry, waited, self.now, allowed)
 
     def _answer(self, task, retry, waited, sent, allowed):
         if allowed:
-            task.pace.answered(self.now, waited=waited)
+            task.pace.answered(self.now, waited=waited, weight=self.weight)
             self._next(task)
             return
         task.pace.throttled(sent, self.now)
@@ -123,8 +126,8 @@ class Simulation:
 @pytest.mark.parametrize(
     ("requests", "in_flight", "rate", "tasks"),
     [
-        (20_000, 256, 3500, 1),
-        (20_000, 256, 5500, 1),
+        (REQUESTS, 256, 3500, 1),
+        (REQUESTS, 256, 5500, 1),
         (10_000, 32, 3500, 20),
         (1_000, 32, 100, 1),
         (10_000, 256, 1000, 20),
@@ -137,6 +140,7 @@ def test_requests_stay_within_twice_the_fewest(requests, in_flight, rate, tasks)
     done = Simulation(
         requests=requests, in_flight=in_flight, tasks=tasks, throttle=Throttle(rate, rate / 10)
     )
+    print(f"{done.sent / requests:.3f} times the fewest requests, {done.most_retries} retries")
     assert done.failed == 0
     assert requests < done.sent <= 2 * requests
     # A crowd refuses most of what it sends before the first answer.
@@ -144,6 +148,18 @@ def test_requests_stay_within_twice_the_fewest(requests, in_flight, rate, tasks)
     assert done.most_retries <= 5
     # The server is kept busy: in simulated time, which no machine changes.
     assert done.now <= 2 * max(requests / rate, requests / (tasks * in_flight) * LATENCY)
+
+
+@pytest.mark.parametrize(("rate", "tasks"), [(3500, 1), (3500, 4), (500, 1)])
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_deletions_of_a_thousand_objects_count_each_of_them(rate, tasks, in_flight):
+    random.seed(3)
+    done = Simulation(
+        requests=100, weight=1000, in_flight=in_flight, tasks=tasks, throttle=Throttle(rate, rate)
+    )
+    assert done.failed == 0
+    assert done.sent <= 2 * 100 + in_flight * tasks
+    assert done.now <= 2 * 100_000 / rate
 
 
 def test_a_refusal_cuts_the_rate_once_for_all_that_were_under_way():

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pickle
 
+import obstore.exceptions
 import pytest
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.storage.remote import request_policy
+from icechunk_format.storage.remote.obstore.store import classify as classify_obstore
 from icechunk_format.storage.remote.request_policy import (
     Backoff,
     Failure,
     FailureKind,
     RequestFailedError,
     Server,
+    failure_of_code,
     failure_of_status,
     safe_reason,
 )
@@ -164,6 +167,33 @@ def test_what_a_status_means(status, code, kind):
     failure = failure_of_status(status, code)
     assert failure.kind is kind
     assert failure.status == status
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("SlowDown", FailureKind.THROTTLED),
+        ("InternalError", FailureKind.BROKEN),
+        # One object of many: the others are tried without it, and without pauses.
+        ("AccessDenied", FailureKind.REFUSED),
+    ],
+)
+def test_what_a_code_within_a_response_means(code, kind):
+    text = f"Server returned error response: <DeleteResult><Error><Code>{code}</Code></Error>"
+    for failure in (
+        failure_of_code(code),
+        classify_obstore(obstore.exceptions.GenericError(text), ()),
+    ):
+        assert failure == Failure(kind=kind, reason=code)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [("ExpiredToken", "renew them"), ("RequestTimeTooSkewed", "the clock of this machine")],
+)
+def test_codes_with_an_advice_of_their_own(code, advice):
+    failure = failure_of_status(400, code)
+    assert advice in str(server().error(failure, "read", "repo"))
 
 
 def test_reasons_are_short_and_clean():

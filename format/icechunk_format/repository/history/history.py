@@ -267,7 +267,7 @@ def snapshot_summary(snapshot: Snapshot) -> SnapshotInfo:
 
 
 def _is_named(storage: Storage, key: str) -> bool:
-    """Return False if a file system found a ref by a name that differs in case."""
+    """Return True if a ref has this key, not one that differs in case (on some file systems)."""
     return not _ignores_case(storage) or any(found.key == key for found in storage.list(REFS))
 
 

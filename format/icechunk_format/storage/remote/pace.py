@@ -9,7 +9,8 @@ Rules of this file
 2. A refusal cuts the rate once for all requests that were sent before the cut.
 3. The rate grows only if requests waited for it. Otherwise it would grow beyond what is sent, and
    the next cut would have no effect; for the same reason, a cut begins at the rate of answers.
-4. Methods take the time as an argument, so that tests need no clock.
+4. A deletion of many objects counts as many requests, as on S3.
+5. Methods take the time as an argument, so that tests need no clock.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _SLOWEST: Final = 10.0
 _GROWTH_IN_A_SECOND: Final = 0.7
 # Requests that were due within these seconds may be sent together, since sleeping is inexact.
 _LEEWAY: Final = 0.02
+# Longest wait for the request before: if a rate for single objects is too slow for deletions.
+_LONGEST_WAIT: Final = 2.0
 # Answers are counted over the last one to two periods of these seconds.
 _PERIOD: Final = 1.0
 
@@ -46,27 +49,30 @@ class Pace:
         self.answered_at = -math.inf
         self.turnstile = threading.Lock()
         self._lock = threading.Lock()
-        self._due = self._cut_at = self._period_began = -math.inf
+        self._sent_at = self._cut_at = self._period_began = -math.inf
+        self._debt = 0.0  # requests that are sent ahead of the rate, at `_sent_at`
         self._answers = self._answers_before = 0
 
     @property
     def due(self) -> float:
-        """Time from which the next request may be sent."""
-        return self._due
+        """Time from which the next request may be sent, at the current rate."""
+        return self._sent_at + min(self._debt / self.rate, _LONGEST_WAIT)
 
-    def sent(self, now: float) -> None:
-        """Note a request of which the turn has come."""
+    def sent(self, now: float, weight: int = 1) -> None:
+        """Note a request of which the turn has come; ``weight`` is the number of its objects."""
         with self._lock:
-            self._due = max(self._due, now - _LEEWAY) + 1 / self.rate
+            paid = self.rate * (now - self._sent_at) if math.isfinite(self._sent_at) else math.inf
+            self._debt = max(self._debt - paid, -_LEEWAY * self.rate) + weight
+            self._sent_at = now
 
-    def answered(self, now: float, *, waited: bool) -> None:
+    def answered(self, now: float, *, waited: bool, weight: int = 1) -> None:
         """Note an answer; ``waited`` if the request had to wait for its turn."""
         with self._lock:
             self._begin_period(now)
-            self._answers += 1
+            self._answers += weight
             self.answered_at = now
             if waited:
-                self.rate += _GROWTH_IN_A_SECOND
+                self.rate += _GROWTH_IN_A_SECOND * min(weight, self.rate)
 
     def throttled(self, sent: float, now: float) -> None:
         """Note that the server refused a request, sent at a time, since there are too many."""
@@ -77,8 +83,9 @@ class Pace:
             answers = self._answers_before + self._answers
             seconds = _PERIOD + (now - self._period_began if self._answers_before else 0.0)
             self.rate = max(_SLOWEST, _CUT * min(self.rate, answers / seconds))
-            self._cut_at = now
-            self._due = max(self._due, now + 1 / self.rate)
+            # The refused requests cost nothing, but the next one waits.
+            self._cut_at = self._sent_at = now
+            self._debt = 1.0
 
     def _begin_period(self, now: float) -> None:
         seconds = now - self._period_began

@@ -211,8 +211,12 @@ class Server:
         """True if the server does not accept writes."""
         return self.kind == "http"
 
-    def attempt(self, operation: Callable[[], T], *, conditional: bool = False) -> T:
-        """Send a request, and retry it if that is safe; ``conditional`` applies rule 2.
+    def attempt(
+        self, operation: Callable[[], T], *, conditional: bool = False, weight: int = 1
+    ) -> T:
+        """Send a request, and retry it if that is safe.
+
+        ``conditional`` applies rule 2; ``weight`` is the number of objects of the request.
 
         Raises RequestFailedError with the last failure.
         """
@@ -222,7 +226,7 @@ class Server:
         started = time.monotonic()
         retry = 0
         while True:
-            waited = self._wait_for_turn()
+            waited = self._wait_for_turn(weight)
             sent = time.monotonic()
             try:
                 result = operation()
@@ -248,7 +252,7 @@ class Server:
                 time.sleep(delay)
                 retry += 1
             else:
-                self.pace.answered(time.monotonic(), waited=waited)
+                self.pace.answered(time.monotonic(), waited=waited, weight=weight)
                 return result
 
     def _failure_of(self, error: Exception) -> Failure | None:
@@ -256,7 +260,7 @@ class Server:
             return error.failure
         return self.classify(error, self.secrets)
 
-    def _wait_for_turn(self) -> bool:
+    def _wait_for_turn(self, weight: int) -> bool:
         """Wait until the pace allows a request; return True if that took time."""
         pace = self.pace
         if math.isinf(pace.rate):
@@ -266,13 +270,13 @@ class Server:
             while (seconds := pace.due - time.monotonic()) > 0:
                 time.sleep(seconds)
                 waited = True
-            pace.sent(time.monotonic())
+            pace.sent(time.monotonic(), weight)
         return waited
 
-    def call(self, action: str, key: str, operation: Callable[[], T]) -> T:
+    def call(self, action: str, key: str, operation: Callable[[], T], *, weight: int = 1) -> T:
         """Send a request; convert a failure to the error for the user."""
         try:
-            return self.attempt(operation)
+            return self.attempt(operation, weight=weight)
         except RequestFailedError as error:
             raise self.error(error.failure, action, key) from None
 

@@ -163,7 +163,7 @@ class S3Storage(BucketStorage):
             if transient is not None:
                 raise RequestFailedError(transient)
 
-        self._server.call("delete from", "", send)
+        self._server.call("delete from", "", send, weight=len(keys))
         return failures
 
     def copy(

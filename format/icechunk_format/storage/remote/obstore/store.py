@@ -185,7 +185,7 @@ class ObjectStoreStorage(BucketStorage):
     def _delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
         paths = [self._path(key) for key in keys]
         try:
-            self._server.attempt(lambda: obstore.delete(self._once, paths))
+            self._server.attempt(lambda: obstore.delete(self._once, paths), weight=len(keys))
         except RequestFailedError as error:
             if error.failure.kind is FailureKind.MISSING and len(keys) == 1:
                 return []
