@@ -14,7 +14,7 @@ COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,fo
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist docs docs-serve format clean java
+.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist sbom docs docs-serve format clean java
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -63,7 +63,7 @@ lower-bounds:  ## run the tests of the format with the oldest packages that pypr
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --only-binary :all: --no-binary icechunk-spark --editable . --group test
-	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables
+	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables tests/command_line
 
 soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crashes and kills
 	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_changes_soak.py
@@ -94,6 +94,9 @@ docs: $(VENV)/.ready  ## build the manual as a site in site/; broken links and m
 dist: java  ## build sdist and wheel in dist/, and test both in empty environments
 	.ci/try-distributions
 
+sbom:  ## list the packages that come along with the wheel in dist/, and their licences, in sbom/
+	.ci/sbom
+
 docs-serve: $(VENV)/.ready  ## serve the manual at http://localhost:8000, and rebuild it after each change
 	$(PY) tests/helpers/notebook_pages.py
 	$(VENV)/bin/zensical serve
@@ -104,7 +107,7 @@ format: $(VENV)/.ready  ## format the code, and update the generated tables of t
 	PYTHONPATH=tests $(PY) tests/helpers/manual.py
 
 clean:  ## remove the environments and the output of tests
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) $(DEMO) demo-output dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) $(DEMO) demo-output dist sbom site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java
