@@ -41,6 +41,7 @@ from icechunk_format.storage.local.files import (
     info_of,
     is_at,
     is_hidden,
+    keep_permissions,
     modified,
     open_lock,
     reason_of,
@@ -204,6 +205,7 @@ class LocalStorage(Storage):
                     with self._locked():
                         if not is_at(path, expected):
                             return None
+                        keep_permissions(path, staged)
                         os.replace(staged, path)
                 case _:
                     os.replace(staged, path)
