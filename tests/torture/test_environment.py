@@ -23,10 +23,20 @@ _WORK = """
 import json, os, sys
 from datetime import UTC, datetime, timedelta
 from helpers.builder import add_array
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
 
 path = os.path.join(sys.argv[1], "données-気温")
+if sys.getfilesystemencoding() == "ascii":
+    for place in (path, f"file://{path}"):
+        try:
+            Repository.create(place)
+        except InvalidInputError as error:
+            assert "PYTHONUTF8=1" in str(error), error
+        else:
+            raise AssertionError("a name that this process cannot encode")
+    path = os.path.join(sys.argv[1], "data")
 repository = Repository.create(path)
 session = repository.writable_session()
 add_array(session, "/température-気温", (4,))
@@ -58,12 +68,13 @@ ENVIRONMENTS = [
 
 
 def test_zones_and_locales_change_nothing(tmp_path):
-    seen = []
+    seen, script = [], tmp_path / "work.py"
+    script.write_text(_WORK, encoding="utf-8")
     for number, environment in enumerate(ENVIRONMENTS):
         folder = tmp_path / str(number)
         folder.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", _WORK, str(folder)],
+            [sys.executable, str(script), str(folder)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
             capture_output=True,
             check=False,
@@ -71,7 +82,8 @@ def test_zones_and_locales_change_nothing(tmp_path):
         assert done.stderr.decode() == ""
         seen.append(json.loads(done.stdout))
         # Another process, in this one's locale, finds the same names.
-        names = {node.path for node in _newest(folder / "données-気温").nodes}
+        [made] = folder.iterdir()
+        names = {node.path for node in _newest(made).nodes}
         assert names == {"/", "/température-気温"}
     assert seen[0]["as_of"] == [True, True, True]
     assert seen[0]["is_recent"]
