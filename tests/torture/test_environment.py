@@ -1,4 +1,4 @@
-"""A repository is the same whatever the zone, locale, umask and clock of the process that made it."""
+"""A repository is the same in each zone, locale and umask, and whatever the clock shows."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_folder_may_have_a_name_that_is_not_unicode(tmp_path):
     add_array(session, "/a", (4,))
     session.set_chunk("/a", [1], b"x")
     session.commit("first")
-    assert [info.message for info in Repository.open(path).ancestry()][0] == "first"
+    assert next(info.message for info in Repository.open(path).ancestry()) == "first"
     assert {row["severity"] for row in verify(path).to_pylist()} <= {"info"}
     assert os.listdir(os.fsencode(str(tmp_path))) == [b"temp\xe9rature"]
 

@@ -165,8 +165,8 @@ def _local(path: str) -> Address:
         os.fsencode(path)
     except UnicodeEncodeError:
         raise InvalidInputError(
-            f"the path {_shown(path)!a} cannot be encoded in {sys.getfilesystemencoding()!r}, which "
-            "the locale of this process sets for file names; set PYTHONUTF8=1 or LC_ALL=C.UTF-8",
+            f"the path {_shown(path)!a} cannot be encoded in {sys.getfilesystemencoding()!r}, "
+            "the encoding of file names in this process; set PYTHONUTF8=1 or LC_ALL=C.UTF-8",
             path=_shown(path),
         ) from None
     absolute = os.path.abspath(path)

@@ -138,9 +138,7 @@ class PacedThreads:
 
     def __init__(self, fewest: int, most: int | None = None) -> None:
         self._fewest, self._most = fewest, most or fewest
-        self._pool = PerProcess(
-            lambda: DaemonThreads(self._most, name="icechunk-request")
-        )
+        self._pool = PerProcess(lambda: DaemonThreads(self._most, name="icechunk-request"))
         self._latency = 0.0
 
     def map(
