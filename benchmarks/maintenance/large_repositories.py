@@ -141,7 +141,7 @@ def write_history(path: Path, snapshots: int, branches: int) -> None:
     listed = {first.id: replace(first, flushed_at=0)}
     parent_id = first.id
     for number in range(1, snapshots):
-        own = SnapshotId(number.to_bytes(2, "little") * 6)
+        own = SnapshotId(number.to_bytes(4, "little") * 3)
         listed[own] = repo_info.SnapshotInfo(
             id=own,
             parent_id=parent_id,

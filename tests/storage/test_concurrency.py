@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from icechunk_format.storage.concurrency import PacedThreads
+from icechunk_format.storage.concurrency import DaemonThreads, PacedThreads
 
 
 class Server:
@@ -47,7 +47,7 @@ def test_small_answers_from_afar_are_asked_for_by_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "mean_bytes"), [(0.0005, 1_000), (0.05, 4 * 2**20), (0.05, math.inf)]
+    ("seconds", "mean_bytes"), [(0.0, 1_000), (0.05, 4 * 2**20), (0.05, math.inf)]
 )
 def test_near_or_large_answers_are_asked_for_by_few(seconds: float, mean_bytes: float) -> None:
     assert most_in_flight(PacedThreads(8, 100), seconds, mean_bytes, 60) <= 8
@@ -78,3 +78,22 @@ def test_an_error_stops_what_has_not_begun() -> None:
     assert server.asked < 20
     # The next batch starts afresh.
     assert threads.map(server.answer, [1, 2], mean_bytes=1) == [-1, -2]
+
+
+def test_threads_end_with_the_object_that_started_them() -> None:
+    threads = DaemonThreads(3, name="of-this-test")
+    assert [threads.future(abs, -n).result(20) for n in range(9)] == list(range(9))
+    [*started] = [one for one in threading.enumerate() if one.name.startswith("of-this-test")]
+    assert 1 <= len(started) <= 3
+    del threads
+    for one in started:
+        one.join(20)
+        assert not one.is_alive()
+
+
+def test_calls_are_made_where_the_system_allows_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert PacedThreads(4, 8).map(abs, [-1, -2, -3], mean_bytes=1) == [1, 2, 3]

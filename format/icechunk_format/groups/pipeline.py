@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import chain, islice
 from typing import TypeVar
+
+from icechunk_format.storage.concurrency import DaemonThreads
 
 B = TypeVar("B")
 F = TypeVar("F")
@@ -60,9 +62,9 @@ def read_ahead(
             yield decode(block, fetch(block))
         return
     remaining = chain(first, source)
-    fetchers = ThreadPoolExecutor(_FETCHING_THREADS, thread_name_prefix="icechunk-fetch")
-    decoder = ThreadPoolExecutor(1, thread_name_prefix="icechunk-decode")
-    started: deque[tuple[Future[D], int]] = deque()
+    fetchers = DaemonThreads(_FETCHING_THREADS, name="icechunk-fetch")
+    decoder = DaemonThreads(1, name="icechunk-decode")
+    started: deque[tuple[Future[D], list[Future[F]], int]] = deque()
     in_flight = 0
     waiting: B | None = None
     exhausted = False
@@ -82,18 +84,21 @@ def read_ahead(
                 needed = cost(waiting)
                 if started and in_flight + needed > max_bytes:
                     break
-                fetched = [fetchers.submit(fetch, waiting)]
-                started.append((decoder.submit(decode_next, waiting, fetched), needed))
+                fetched = [fetchers.future(fetch, waiting)]
+                started.append((decoder.future(decode_next, waiting, fetched), fetched, needed))
                 in_flight += needed
                 waiting = None
             if not started:
                 return
-            future, needed = started[0]
+            future, _, needed = started[0]
             yield future.result()
             del future
             # The consumer has requested the next block, so it has released this one.
             started.popleft()
             in_flight -= needed
     finally:
+        for future, fetched, _ in started:
+            for waiting_or_running in (future, *fetched):
+                waiting_or_running.cancel()
         for pool in (fetchers, decoder):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close()

@@ -21,7 +21,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
-from os import PathLike, fsencode, fspath
+from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin
 
@@ -225,7 +225,7 @@ def _plain(value: Any, kind: type, *, is_path: bool) -> Any:
         value = fspath(value)
     if kind is str and isinstance(value, str):
         with suppress(UnicodeEncodeError):
-            fsencode(value) if is_path else value.encode()
+            value.encode(errors="surrogateescape" if is_path else "strict")
             return str(value)
     if kind is int and isinstance(value, Integral) and not is_boolean and not is_duration:
         return _if(abs(int(value)) < 2**63, int(value))

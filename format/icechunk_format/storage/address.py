@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -92,7 +93,8 @@ def parse_url(url: str) -> Address:
     if not url.strip():
         raise InvalidInputError("the storage path is empty; give a local path or a URL")
     try:
-        os.fsencode(url) if "://" not in url else url.encode()
+        # Local paths may have bytes that are not Unicode.
+        url.encode(errors="strict" if "://" in url else "surrogateescape")
     except UnicodeEncodeError:
         raise InvalidInputError(
             f"the path {_shown(url)!r} cannot be encoded: it has half of a surrogate pair"
@@ -159,6 +161,14 @@ def _without_hadoop_scheme(path: str) -> str:
 def _local(path: str) -> Address:
     if "\0" in path:
         raise InvalidInputError("the storage path holds a NUL character; give a plain path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"the path {_shown(path)!a} cannot be encoded in {sys.getfilesystemencoding()!r}, "
+            "the encoding of file names in this process; set PYTHONUTF8=1 or LC_ALL=C.UTF-8",
+            path=_shown(path),
+        ) from None
     absolute = os.path.abspath(path)
     return Address(kind="local", url=absolute, shown_url=absolute, path=absolute)
 

@@ -1,18 +1,20 @@
 """Runs requests in threads, and makes clients and thread pools once per process.
 
 Clients and thread pools of a parent process hang or fail after a fork. The child does not close
-them, since closing could hang as well.
+them, since closing could hang as well. A process does not wait for its requests when it exits.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Generic, TypeVar
+from concurrent.futures import Future
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -43,6 +45,86 @@ class PerProcess(Generic[T]):
         return value
 
 
+class DaemonThreads:
+    """Runs calls in threads that do not delay the end of the process.
+
+    `concurrent.futures` waits for its threads when Python exits, also for a request to a server
+    that does not respond, and it refuses calls of functions that run at the exit. Here, the threads
+    end after `close`, or when the object is deleted.
+    """
+
+    def __init__(self, most: int, *, name: str) -> None:
+        self._most, self._name = most, name
+        self._calls: _Calls = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._started = 0
+        self.close = weakref.finalize(self, self._calls.put, None)
+        self.close.atexit = False
+
+    def submit(self, call: Callable[[], object]) -> bool:
+        """Return True if one of the threads calls a function, which must not raise.
+
+        False if there is no thread, and the system allows none.
+        """
+        self._calls.put(call)
+        if self._idle.acquire(blocking=False):
+            return True
+        with self._lock:
+            if self._started == self._most:
+                return True
+            thread = threading.Thread(
+                target=_serve,
+                args=(self._calls, self._idle),
+                name=f"{self._name}_{self._started}",
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                if self._started:
+                    return True  # the other threads do the work
+                self._calls.get()
+                return False
+            self._started += 1
+            return True
+
+    def future(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Call a function in one of the threads; return its result as a future."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = function(*arguments)
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        if not self.submit(call):
+            call()
+        return future
+
+
+_Calls: TypeAlias = "queue.SimpleQueue[Callable[[], object] | None]"
+
+
+def _serve(calls: _Calls, idle: threading.Semaphore) -> None:
+    while True:
+        try:
+            call = calls.get_nowait()
+        except queue.Empty:
+            idle.release()
+            call = calls.get()
+        if call is None:
+            calls.put(None)  # for the next thread
+            return
+        call()
+        del call  # which may hold the storage, and so these threads
+
+
 class PacedThreads:
     """Sends requests in threads, more of them if latency is high and responses are small.
 
@@ -56,9 +138,7 @@ class PacedThreads:
 
     def __init__(self, fewest: int, most: int | None = None) -> None:
         self._fewest, self._most = fewest, most or fewest
-        self._pool = PerProcess(
-            lambda: ThreadPoolExecutor(self._most, thread_name_prefix="icechunk-request")
-        )
+        self._pool = PerProcess(lambda: DaemonThreads(self._most, name="icechunk-request"))
         self._latency = 0.0
 
     def map(
@@ -99,13 +179,13 @@ class _Batch(Generic[A, T]):
     ) -> None:
         self._function, self._items, self._pace = function, items, pace
         self._lock, self._finished = threading.Lock(), threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: DaemonThreads | None = None
         self._next = self._answered = self._threads = 0
         self.results: list[Any] = [None] * len(items)
         self.quickest = self._known = math.inf
         self.error: BaseException | None = None
 
-    def run(self, pool: ThreadPoolExecutor, latency: float) -> None:
+    def run(self, pool: DaemonThreads, latency: float) -> None:
         """Send requests in threads of a pool until all are done or one fails."""
         # The first responses include the time to connect, so the latency of earlier batches is
         # used.
@@ -113,6 +193,8 @@ class _Batch(Generic[A, T]):
         try:
             with self._lock:
                 self._start(self._pace(latency))
+            if not self._threads:
+                self.work()
             self._finished.wait()
         finally:
             with self._lock:
@@ -123,8 +205,9 @@ class _Batch(Generic[A, T]):
         while self._pool is not None and self._threads < min(
             wanted, self._threads + len(self._items) - self._next
         ):
+            if not self._pool.submit(self.work):
+                return
             self._threads += 1
-            self._pool.submit(self.work)
 
     def work(self) -> None:
         """Send requests one by one until the queue is empty."""

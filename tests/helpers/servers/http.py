@@ -2,8 +2,8 @@
 
 It keeps objects by path, knows byte ranges and the conditions of S3, and does what ``faults`` say
 before it answers: each fault is taken by one request, in order. With ``chance`` and ``rate``, other
-requests meet faults at random; ``deny`` says which requests are not permitted (any more), and
-``clock`` what time it is there.
+requests meet faults at random; ``deny`` says which requests are not permitted (any more),
+``deny_key`` the same by the access key that signed them, and ``clock`` what time it is there.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class MisbehavingServer:
     chance: random.Random | None = None
     rate: float = 0.0
     deny: Callable[[str, str], bool] = lambda method, path: False
+    deny_key: Callable[[str, str], bool] = lambda access_key, path: False
     clock: Callable[[], float] = lambda: 0.0
 
     def take_fault(self, method: str) -> Fault:
@@ -106,7 +107,8 @@ def _handler(server: Callable[[], MisbehavingServer]) -> type[http.server.BaseHT
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with state.lock:
                 state.requests.append((self.command, path))
-            if state.deny(self.command, path):
+            signed = re.search(r"Credential=([^/]*)/", self.headers.get("Authorization") or "")
+            if state.deny(self.command, path) or state.deny_key(signed[1] if signed else "", path):
                 self.answer(403, _error_body("AccessDenied"))
                 return
             fault = state.take_fault(self.command)

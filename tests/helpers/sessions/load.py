@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.errors import CommitOutcomeUnknownError, ConflictError
-from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
 
 COUNTERS_EVERY = 4
@@ -109,7 +108,7 @@ def _writer(location, number, turns, seconds, barrier, results):
     told = Told(number)
     try:
         repository = Repository.open(location)
-        barrier.wait(300)
+        barrier.wait(900)
         until = time.monotonic() + seconds
         turn = 0
         while turn < turns if turns else time.monotonic() < until:
@@ -127,7 +126,7 @@ def run(location, processes, *, turns=0, seconds=0.0):
     """Let the processes work, each for some turns or seconds; return what each was told."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["icechunk_format.repository.repository", "helpers.sessions.load"]
+        ["icechunk_format.repository.repository", "icechunk_format.storage.local.store"]
     )
     barrier, results = context.Barrier(processes), context.Queue()
     writers = [
@@ -144,7 +143,7 @@ def run(location, processes, *, turns=0, seconds=0.0):
 
 
 def _quantiles(values):
-    ordered = sorted(values)
+    ordered = sorted(values) or [0.0]
     at = {name: ordered[int((len(ordered) - 1) * part)] for name, part in _QUANTILES.items()}
     return ", ".join(f"{name} {value:.2f}" for name, value in at.items())
 
@@ -190,7 +189,10 @@ def check(location, told):
     [total] = chunks_at(repository, "/sum", [0], [1])
     added = [message for message in found if message.startswith("sum")]
     assert int.from_bytes(total, "big") == len(added) >= sum(one.added for one in told)
-    assert verify(location).to_pylist() == []
+    from icechunk_format.maintenance import verify  # which the writers need not import
+
+    wrong = [finding for finding in verify(location).to_pylist() if finding["severity"] != "info"]
+    assert wrong == []
 
 
 def check_load(location, spec_version, processes, *, turns=0, seconds=0.0):

@@ -139,6 +139,17 @@ class Staged:
             ) from error
 
 
+def keep_permissions(path: str, staged: str) -> None:
+    """Give a staged file the permissions of the file that it replaces.
+
+    Otherwise one writer with the umask 077 would lock all others out of a shared repository.
+    """
+    with contextlib.suppress(OSError):  # file systems without permissions
+        permissions = stat.S_IMODE(os.stat(path).st_mode) & 0o777
+        if stat.S_IMODE(os.stat(staged).st_mode) != permissions:
+            os.chmod(staged, permissions)
+
+
 @contextlib.contextmanager
 def staging(path: str, data: bytes) -> Iterator[Staged]:
     """Write ``data`` to a staged file in the folder of ``path``; delete it on exit if it exists."""

@@ -45,6 +45,7 @@ from icechunk_format.storage.local.files import (
     info_of,
     is_at,
     is_hidden,
+    keep_permissions,
     locked,
     modified,
     reason_of,
@@ -217,6 +218,7 @@ class LocalStorage(Storage):
                     with self._locked():
                         if not is_at(path, expected):
                             return None
+                        keep_permissions(path, staged.path)
                         staged.replace(path, key, self._root, conditional=True)
                 case _:
                     staged.replace(path, key, self._root)

@@ -1,0 +1,177 @@
+"""One process that reads many repositories for many users serves each with its own rights.
+
+A user may read some of the repositories only. Whatever other users of the process have read before,
+and whatever its caches keep, a read without the right fails, and one with it gives the bytes of
+that repository. Memory, threads and open files do not grow with the number of reads::
+
+    TENANT_READS=10000 pytest -s tests/torture/test_tenants.py -k night
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from helpers.builder import add_array
+from helpers.servers.http import misbehaving_server
+
+from icechunk_format.errors import StorageError
+from icechunk_format.repository import Repository
+from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.storage import location as location_module
+from icechunk_format.storage.location import Location
+from icechunk_format.tables import open_dataset
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts by /proc")
+READS_BY_NIGHT = 10_000
+
+
+def may_read(user: int, repository: int) -> bool:
+    return (user + repository) % 4 != 0
+
+
+def _denied(access_key: str, path: str) -> bool:
+    """Return True if a request must be refused; the writer of all repositories has no number."""
+    user = re.fullmatch(r"user-(\d+)", access_key)
+    repository = re.match(r"/bucket/repository-(\d+)/", path)
+    if user is None or repository is None:
+        return access_key != "writer"
+    return not may_read(int(user[1]), int(repository[1]))
+
+
+def location_of(url: str, key: str, repository: int, client: str = "auto") -> Location:
+    options = {"key": key, "secret": f"secret of {key}", "endpoint_url": url, "region": "r"}
+    options["max_retries"] = "0"
+    return Location(f"s3://bucket/repository-{repository}", client=client, options=options)
+
+
+def _serve(repositories: int, pipe) -> None:
+    with misbehaving_server() as server:
+        server.clock = time.time
+        server.deny_key = _denied
+        for number in range(repositories):
+            repository = Repository.create(location_of(server.url, "writer", number))
+            session = repository.writable_session()
+            add_array(session, "/a", (4,))
+            session.set_chunk("/a", [0], value_of(number))
+            session.commit("first")
+        pipe.send(server.url)
+        pipe.recv()
+
+
+def value_of(repository: int) -> bytes:
+    return bytes([repository + 1])
+
+
+@pytest.fixture
+def served(request):
+    """Run a server of so many repositories in a process of its own; return its URL."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(request.param, theirs))
+    process.start()
+    try:
+        assert ours.poll(120)
+        yield ours.recv()
+        ours.send("stop")
+        process.join(30)
+    finally:
+        process.kill()
+
+
+@dataclass
+class Held:
+    """What a process holds."""
+
+    memory_mb: float
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> Held:
+        gc.collect()
+        status = Path("/proc/self/status").read_text()
+        return cls(
+            memory_mb=int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024,
+            descriptors=len(os.listdir("/proc/self/fd")),
+            threads=int(re.search(r"Threads:\s+(\d+)", status)[1]),
+        )
+
+
+def read_all(url: str, reads: int, repositories: int, users: int, pipe) -> None:
+    """Read as different users in threads; send what the process held meanwhile, and mistakes."""
+    chance, wrong, held = random.Random(1), [], []
+    turns = [(chance.randrange(users), chance.randrange(repositories)) for _ in range(reads)]
+    lock, next_turn = threading.Lock(), iter(turns)
+
+    def work():
+        while True:
+            with lock:
+                turn = next(next_turn, None)
+            if turn is None:
+                return
+            user, number = turn
+            try:
+                repository = Repository.open(location_of(url, f"user-{user}", number))
+                snapshot_id = repository.resolve(branch="main")
+                found = open_dataset(repository, snapshot_id).read("a").tobytes()[:1]
+            except StorageError as error:
+                if may_read(user, number):
+                    wrong.append(f"{turn}: {error}")
+            except BaseException as error:
+                wrong.append(f"{turn}: {error!r}")
+            else:
+                if not may_read(user, number) or found != value_of(number):
+                    wrong.append(f"{turn}: read {found}")
+
+    for part in range(4):
+        next_turn = iter(turns[part * reads // 4 : (part + 1) * reads // 4])
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        held.append(Held.now())
+    caches = len(location_module._opened), metadata_cache().used_bytes
+    pipe.send((held, wrong[:10], caches))
+
+
+def served_to_all(url: str, reads: int, repositories: int, users: int) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    arguments = (url, reads, repositories, users, theirs)
+    process = context.Process(target=read_all, args=arguments)
+    process.start()
+    try:
+        held, wrong, (storages, cached) = ours.recv()
+    finally:
+        process.join(60)
+        process.kill()
+    print(f"\n{reads:,} reads of {repositories} repositories as {users} users: {held}")
+    assert wrong == []
+    assert process.exitcode == 0
+    assert storages <= location_module._MAX_OPENED
+    assert cached <= 256 * 2**20
+    assert held[-1].threads <= 400
+    assert held[-1].descriptors <= 600
+    assert held[-1].memory_mb <= held[1].memory_mb + 60
+
+
+@pytest.mark.parametrize("served", [10], indirect=True)
+def test_users_of_one_process_have_their_own_rights(served):
+    served_to_all(served, 120, 10, 6)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("served", [100], indirect=True)
+def test_a_night_of_users(served):
+    served_to_all(served, int(os.environ.get("TENANT_READS", READS_BY_NIGHT)), 100, 20)
