@@ -140,7 +140,10 @@ class PyRepository:
         check_clean_root: bool = True,
         attribution: Any = None,
     ) -> PyRepository:
-        version = 2 if spec_version is None else int(getattr(spec_version, "value", spec_version))
+        try:
+            version = 2 if spec_version is None else int(spec_version)
+        except ValueError:
+            raise ValueError("Couldn't parse a valid version") from None
         if version not in (1, 2):
             raise ValueError(f"Unsupported version {version}")
         tree = tree_of(config)
@@ -493,5 +496,6 @@ def _kind_of(update: Update) -> Any:
         for key in type(update.details).__slots__
         for value in [getattr(update.details, key)]
     }
+    if not values.pop("is_set", True):
+        values["new_value"] = None
     return getattr(UpdateType, name)(**values)
-
