@@ -100,10 +100,11 @@ S3_FOLDER = os.environ.get("PEERS_S3")
 class FolderClient:
     """The call of ``boto3`` clients that such tests make."""
 
-    def list_objects(self, Bucket: str, Prefix: str) -> dict[str, Any]:  # noqa: N803
+    def list_objects(self, Bucket: str, Prefix: str) -> dict[str, Any]:
         root = Path(f"{S3_FOLDER}/{Bucket}")
-        keys = sorted(str(one.relative_to(root)) for one in root.rglob("*") if one.is_file())
-        return {"Contents": [{"Key": key} for key in keys if key.startswith(Prefix)]}
+        files = {str(one.relative_to(root)): one for one in root.rglob("*") if one.is_file()}
+        keys = [key for key in sorted(files) if key.startswith(Prefix)]
+        return {"Contents": [{"Key": key, "Size": files[key].stat().st_size} for key in keys]}
 
 
 def s3_client(*_: Any, **__: Any) -> Any:

@@ -15,7 +15,6 @@ RUN = (
     "test_error.py",
     "test_feature_flags.py",
     "test_gc.py",
-    "test_key_layout.py",
     "test_manifest_splitting.py",
     "test_migration.py",
     "test_move.py",
@@ -56,6 +55,7 @@ LEFT_OUT = {
     "test_exception_tree.py": _OWN_FORM,
     "test_format_universality.py": "clients of the reference's storages and of its old wheels",
     "test_inspect.py": "documents of its inspection; ours are metadata tables",
+    "test_key_layout.py": "an option of its S3 client for repositories at the root of a bucket",
     "test_logs.py": _OWN_FORM,
     "test_redirect_storage.py": "a kind of storage that we do not have",
     "test_request_headers.py": "headers of requests, for which we have no option",
@@ -66,6 +66,9 @@ LEFT_OUT = {
 _PARENTS = "it makes nodes without parents; our sessions make the groups above a node"
 _NULLS = "a configuration object with nulls equals another one; we store no nulls"
 NOT_APPLICABLE = {
+    "test_commit_properties.py::test_invalid_property_types*": (
+        "metadata that are not JSON raise InvalidInputError here, TypeError there"
+    ),
     "test_config.py::test_config_fetch*": _NULLS,
     "test_config.py::test_config_save*": _NULLS,
     "test_config.py::test_can_change_deep_config_values*": _NULLS,
@@ -73,6 +76,11 @@ NOT_APPLICABLE = {
     "test_error.py::test_error_message_when_snapshot_deleted*": (
         "our session fails when it opens, its session at the first read"
     ),
+    "test_gc.py::test_expire_and_gc*": (
+        "it counts manifests, and its commits write one for an array; ours keep older ones beside"
+    ),
+    "test_pickle.py::test_pickle_repository*": _OWN_FORM,
+    "test_pickle.py::test_pickle_read_only*": _FORKS,
     "test_move.py::test_doesnt_rebase": "we report each conflict of a move, it reports the first",
     "test_regressions.py::test_tag_with_open_session*": (
         "it makes an array below an array, which Zarr forbids and our sessions refuse"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -393,6 +394,15 @@ class PyRepository:
             updated_chunks={path: at.tolist() for path, at in found.updated_chunks.items()},
             moved_nodes=[(str(one.from_path), str(one.to_path)) for one in found.moved_nodes],
         )
+
+    def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """Return the part of the reference's document that its tests of expiration read."""
+        info = self.repository.snapshot_info(snapshot_id)
+        merged = [str(one) for one in info.pruned_ancestor_tx_logs]
+        root = list(self.repository.ancestry(snapshot=snapshot_id))[-1].id
+        missing = list(self.repository.diff(root, info.id).missing_logs)
+        composite = {"merged_pruned_ancestor_tx_logs": merged, "missing_tx_logs": missing}
+        return json.dumps({"synthetic_composite": composite if merged else None})
 
     # -- sessions -------------------------------------------------------------------------------
 

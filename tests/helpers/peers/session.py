@@ -20,7 +20,7 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     KIND_VIRTUAL,
 )
 from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
-from icechunk_format.groups.changing.reference_rows import references
+from icechunk_format.groups.changing import references
 from icechunk_format.repository.changes.grid_checks import check_regular
 from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 
@@ -433,8 +433,11 @@ class PyStore:
 
     @native.iterated
     def list_dir(self, prefix: str) -> Iterator[str]:
-        for name in self._keys().list_dir(prefix):
-            yield name
+        names = self._keys().list_dir(prefix)
+        node = self._session.held.node("/" + prefix.strip("/"))
+        # The reference lists the folder of the chunks of an array without chunks, too.
+        chunks = ["c"] if node is not None and node.array is not None else []
+        yield from dict.fromkeys([*names, *chunks])
 
     async def getsize(self, key: str) -> int:
         size = self._keys().size(key)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers.examples import by_day
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,6 +69,7 @@ def run_suite(
         "PYTHONPATH": os.pathsep.join([str(root), str(_TESTS)]),
         "PEERS_LISTS": str(lists),
         "PEERS_REPORT": str(report),
+        "PEERS_EXAMPLES": str(by_day(20)),
         "ICECHUNK_LOG": "error",
     }
     if s3_in_folder:
