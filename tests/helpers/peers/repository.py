@@ -17,7 +17,11 @@ from helpers.peers.store import view_of
 from icechunk_format import maintenance
 from icechunk_format.encoding.config.config import parse_config
 from icechunk_format.encoding.ids import encode_many
-from icechunk_format.encoding.repo_info.updates import Availability
+from icechunk_format.encoding.repo_info.updates import (
+    Availability,
+    ConfigChangedUpdate,
+    RepoInitializedUpdate,
+)
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.session import WriteSession
@@ -353,7 +357,12 @@ class PyRepository:
 
     @native.iterated
     def async_ops_log(self) -> Iterator[Any]:
-        for update in self.repository.operations():
+        updates = list(self.repository.operations())
+        # The reference stores a configuration with the new repository, without an entry.
+        kinds = [type(one.details) for one in updates[-2:]]
+        if kinds == [ConfigChangedUpdate, RepoInitializedUpdate]:
+            del updates[-2]
+        for update in updates:
             yield native.record(
                 "Update",
                 kind=_kind_of(update),

@@ -117,7 +117,11 @@ class PySession:
         return cls(repository, view_of(repository.repository, snapshot=snapshot), "readonly")
 
     def fork(self) -> PySession:
-        raise NotImplementedError("forks: our executors return receipts of manifests")
+        """Return a session that only reads: executors that write return receipts."""
+        if self.held.has_changes:
+            raise InvalidInputError("a session with changes stays in its process")
+        view = view_of(self.repository.repository, snapshot=self.snapshot_id)
+        return PySession(self.repository, view, "readonly")
 
     def merge(self, other: PySession) -> None:
         raise NotImplementedError("forks: our executors return receipts of manifests")
