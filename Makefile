@@ -14,7 +14,7 @@ COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,fo
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist sbom docs docs-serve format clean java
+.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist sbom docs docs-serve format clean java peers
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -51,6 +51,11 @@ matrix: $(VENV)/.ready  ## install every release of the reference in a cache, an
 	@$(call PIP,$(VENV)) install uv
 	$(PY) tests/helpers/golden/releases.py
 	$(PYTEST) tests/golden/test_releases.py
+
+peers: $(VENV)/.ready  ## run the tests of Icechunk and of VirtualiZarr's writer over this library; clones both into .peers/
+	@.ci/clone https://github.com/earth-mover/icechunk 224519be49795c91fa35c2404b04ad5cb298a065 .peers/icechunk
+	@.ci/clone https://github.com/zarr-developers/VirtualiZarr c6f1cf02ca6140cb92cadf13f045cc82102ec389 .peers/VirtualiZarr
+	ICECHUNK_CHECKOUT=$(CURDIR)/.peers/icechunk VIRTUALIZARR_CHECKOUT=$(CURDIR)/.peers/VirtualiZarr $(PY) -m pytest -n 0 -s --timeout=0 tests/peers/test_reference.py tests/peers/test_virtualizarr.py
 
 torture: $(VENV)/.ready  ## test with faults and hostile input for SECONDS=300 each; TORTURE_SEED=n starts at another seed
 	TORTURE_SECONDS=$(SECONDS) $(PY) -m pytest -n 0 -s --timeout=0 tests/torture
@@ -107,7 +112,7 @@ format: $(VENV)/.ready  ## format the code, and update the generated tables of t
 	PYTHONPATH=tests $(PY) tests/helpers/manual.py
 
 clean:  ## remove the environments and the output of tests
-	rm -rf $(VENV) $(SPARK40) $(LOWEST) $(DEMO) demo-output dist sbom site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf $(VENV) $(SPARK40) $(LOWEST) $(DEMO) .peers demo-output dist sbom site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 
 java:
 	@.ci/check-java

@@ -51,7 +51,7 @@ MOST_FILES_WITH_ONE_FIRST_WORD = 2
 # Folders of tests that each cross many rooms; all others have the folders of the packages.
 CROSS_CUTTING_TESTS = {
     *("benchmarks", "cloud", "cluster", "conformance", "fuzz"),
-    *("golden", "helpers", "manual", "public", "s3", "torture"),
+    *("golden", "helpers", "manual", "peers", "public", "s3", "torture"),
 }
 USERS_OF_ROOMS = ("tests", "benchmarks", "examples")
 # Rooms whose modules only their doors may import: these packages, which export names. The modules

@@ -36,12 +36,12 @@ HAS_REFERENCE = sys.version_info >= (3, 12)
 def pytest_report_header() -> str | None:
     if HAS_REFERENCE:
         return None
-    return "left out: tests/conformance, and what needs the reference, which needs Python >= 3.12"
+    return "left out: tests/conformance, tests/peers, and what needs the reference: Python >= 3.12"
 
 
 # Folders whose tests need Java, a server or the reference wheel. Long files come first, so that two
 # processes that share the files of a run end together.
-NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "conformance")
+NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "peers", "conformance")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,7 +62,8 @@ def folder_of(path: Path) -> str:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     here = Path(__file__).parent
     # A folder that the command line names is collected whatever is said here, its files are not.
-    if not HAS_REFERENCE and here / "conformance" in collection_path.parents:
+    oracles = {here / "conformance", here / "peers"}
+    if not HAS_REFERENCE and not oracles.isdisjoint(collection_path.parents):
         return True
     if collection_path.parent != here:
         return None

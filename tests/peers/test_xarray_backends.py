@@ -75,6 +75,7 @@ class TestDatasets(_OfSessions, peers.ZarrBase):
             assert_identical(expected["foo"], pickle.loads(pickle.dumps(found["foo"])))
 
 
+@pytest.mark.nightly
 class TestDatasetsOfVersion1(TestDatasets):
     spec_version = 1
 

@@ -13,9 +13,9 @@ import pytest
 import zarr
 from helpers.examples import by_day
 from helpers.peers.any_keys import AnyKeysStore
-from helpers.peers.store import SessionStore, opened
+from helpers.peers.store import opened
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from zarr.core.buffer import default_buffer_prototype
 from zarr.testing.stateful import (
     SyncStoreWrapper,
@@ -88,7 +88,9 @@ class Hierarchy(_Folder, ZarrHierarchyStateMachine):
     def _contents(self, store: Any) -> dict[str, bytes]:
         async def read() -> dict[str, bytes]:
             prototype = default_buffer_prototype()
-            found = {key: await store.get(key, prototype) for key in [k async for k in store.list()]}
+            found = {
+                key: await store.get(key, prototype) for key in [k async for k in store.list()]
+            }
             return {key: value.to_bytes() for key, value in found.items()}
 
         contents: dict[str, bytes] = self._sync(read())

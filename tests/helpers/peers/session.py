@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from helpers.peers import native
 from helpers.peers.keys import ReadView, SessionKeys
 from helpers.peers.store import view_of
@@ -16,13 +18,14 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     KIND_INLINE,
     KIND_NATIVE,
     KIND_VIRTUAL,
-    virtual_refs,
 )
 from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
+from icechunk_format.groups.changing import references
 from icechunk_format.repository.changes.grid_checks import check_regular
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from helpers.peers.repository import PyRepository
 
@@ -114,7 +117,11 @@ class PySession:
         return cls(repository, view_of(repository.repository, snapshot=snapshot), "readonly")
 
     def fork(self) -> PySession:
-        raise NotImplementedError("forks: our executors return receipts of manifests")
+        """Return a session that only reads: executors that write return receipts."""
+        if self.held.has_changes:
+            raise InvalidInputError("a session with changes stays in its process")
+        view = view_of(self.repository.repository, snapshot=self.snapshot_id)
+        return PySession(self.repository, view, "readonly")
 
     def merge(self, other: PySession) -> None:
         raise NotImplementedError("forks: our executors return receipts of manifests")
@@ -207,9 +214,7 @@ class PySession:
         check_regular(session.node(array_path))
         moved = {tuple(at): forward(at) for at in refs.coords.tolist()}
         counts = session.node(array_path).array.num_chunks
-        targets = {
-            at: tuple(int(n) for n in to) for at, to in moved.items() if to is not None
-        }
+        targets = {at: tuple(int(n) for n in to) for at, to in moved.items() if to is not None}
         for to in targets.values():
             if len(to) != len(counts) or any(
                 not 0 <= n < count for n, count in zip(to, counts, strict=True)
@@ -294,12 +299,16 @@ class PySession:
             if node.array is not None:
                 refs = self._refs(node.path)
                 found += refs.locations(np.flatnonzero(refs.kind == KIND_VIRTUAL))
-        return found
+        return [self._absolute(location) for location in found]
+
+    def _absolute(self, location: str) -> str:
+        for one in self.keys.chunks.containers:
+            if one.name is not None and location.startswith(f"vcc://{one.name}/"):
+                return one.url_prefix + location.removeprefix(f"vcc://{one.name}/")
+        return location
 
     @native.iterated
-    def chunk_coordinates(
-        self, array_path: str, batch_size: int
-    ) -> Iterator[list[list[int]]]:
+    def chunk_coordinates(self, array_path: str, batch_size: int) -> Iterator[list[list[int]]]:
         coords = self._refs(array_path).coords.tolist()
         for start in range(0, len(coords), batch_size):
             yield coords[start : start + batch_size]
@@ -312,6 +321,32 @@ class PySession:
             return kinds.uninitialized
         names = {KIND_NATIVE: "native", KIND_INLINE: "inline", KIND_VIRTUAL: "virtual"}
         return getattr(kinds, names[int(refs.kind[row])])
+
+
+def _rows_of(found: list[tuple[str, int, int, Any]]) -> pa.Table:
+    """Return rows of the layout ``refs``."""
+    locations, offsets, lengths, checksums = zip(*found, strict=True)
+    times = [one if isinstance(one, datetime.datetime) else None for one in checksums]
+    return pa.table(
+        {
+            "kind": pa.array(["virtual"] * len(found)),
+            "location": pa.array(locations, pa.string()),
+            "offset": pa.array(offsets, pa.int64()),
+            "length": pa.array(lengths, pa.int64()),
+            "etag": pa.array(
+                [one if isinstance(one, str) else None for one in checksums], pa.string()
+            ),
+            "last_modified": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def try_parse(location: str) -> None:
+    """Raise InvalidInputError for a location that is no URL."""
+    try:
+        parse_url(location)
+    except MalformedUrlError as error:
+        raise InvalidInputError(f"error parsing {location!r}: {error}") from None
 
 
 @native.as_reference
@@ -402,8 +437,11 @@ class PyStore:
 
     @native.iterated
     def list_dir(self, prefix: str) -> Iterator[str]:
-        for name in self._keys().list_dir(prefix):
-            yield name
+        names = self._keys().list_dir(prefix)
+        node = self._session.held.node("/" + prefix.strip("/"))
+        # The reference lists the folder of the chunks of an array without chunks, too.
+        chunks = ["c"] if node is not None and node.array is not None else []
+        yield from dict.fromkeys([*names, *chunks])
 
     async def getsize(self, key: str) -> int:
         size = self._keys().size(key)
@@ -430,7 +468,13 @@ class PyStore:
         if place is None or place.coords is None:
             raise InvalidInputError(f"{key!r} is not a chunk of an array", name=key)
         ok = self._set(
-            place.path, [place.coords], [location], [offset], [length], [checksum], validate_container
+            place.path,
+            [place.coords],
+            [location],
+            [offset],
+            [length],
+            [checksum],
+            validate_container,
         )
         if ok is not None:
             raise InvalidInputError(f"{location} is in no virtual chunk container")
@@ -492,43 +536,45 @@ class PyStore:
     ) -> list[tuple[int, ...]] | None:
         session = self._session._writable()
         path = "/" + array_path.strip("/")
+        node = session.node(path)
+        if node is None or node.array is None:
+            raise NotFoundError(f"there is no array at {path!r}", name=path)
         kept = list(range(len(coords)))
         if validates:
+            # As in the layout ``refs``, but the reference goes on with the others.
+            for location in dict.fromkeys(locations):
+                if not location.startswith("vcc://"):
+                    try_parse(location)
             prefixes = tuple(self._prefixes())
             kept = [row for row in kept if locations[row].startswith(prefixes)]
-        times = [
-            int(one.timestamp()) if isinstance(one, datetime.datetime) else 0 for one in checksums
-        ]
-        etags = [one if isinstance(one, str) else None for one in checksums]
         if kept:
-            refs = virtual_refs(
-                np.array([coords[row] for row in kept]).reshape(len(kept), -1),
-                [locations[row] for row in kept],
-                [offsets[row] for row in kept],
-                [lengths[row] for row in kept],
-                etags=[etags[row] for row in kept],
-                last_modified=[times[row] for row in kept],
+            at = np.array([coords[row] for row in kept], dtype=np.int64)
+            source = self._session.keys.chunks
+            target = SimpleNamespace(
+                name=path,
+                metadata=SimpleNamespace(grid=SimpleNamespace(num_chunks=node.array.num_chunks)),
+            )
+            refs, _ = references(
+                target,
+                at.reshape(len(kept), len(node.array.num_chunks)),
+                _rows_of([(locations[i], offsets[i], lengths[i], checksums[i]) for i in kept]),
+                source if validates else replace(source, containers=()),
             )
             session.set_refs(path, refs)
-        return [coords[row] for row in range(len(coords)) if row not in set(kept)] or None
+        left_out = set(range(len(coords))) - set(kept)
+        return [coords[row] for row in sorted(left_out)] or None
 
     def _prefixes(self) -> list[str]:
-        return [
-            *(found.url_prefix for found in self._session.keys.chunks.containers),
-            *(f"vcc://{found.name}/" for found in self._session.keys.chunks.containers if found.name),
-        ]
+        containers = self._session.keys.chunks.containers
+        named = [f"vcc://{one.name}/" for one in containers if one.name]
+        return [*(one.url_prefix for one in containers), *named]
 
     @native.iterated
     def array_chunk_iterator(self, array_path: str, batch_size: int) -> Iterator[Any]:
         from icechunk_format.encoding.ids import encode_many
 
         refs = self._session._refs(array_path)
-        kinds = native.compiled().ChunkType
-        numbers = {
-            KIND_NATIVE: kinds.native.value,
-            KIND_VIRTUAL: kinds.virtual.value,
-            KIND_INLINE: kinds.inline.value,
-        }
+        numbers = {KIND_NATIVE: 1, KIND_VIRTUAL: 2, KIND_INLINE: 3}
         for start in range(0, len(refs), batch_size):
             part = refs.take(np.arange(start, min(start + batch_size, len(refs))))
             ids = encode_many(part.chunk_id)
@@ -538,6 +584,8 @@ class PyStore:
                     inlined[row] = part.inline(row)
                     paths.append("")
                 else:
-                    paths.append(ids[row] if kind == KIND_NATIVE else part.location(row))
+                    is_native = kind == KIND_NATIVE
+                    location = "" if is_native else self._session._absolute(part.location(row))
+                    paths.append(ids[row] if is_native else location)
             kind = np.array([numbers[one] for one in part.kind.tolist()], dtype=np.uint8)
             yield part.coords, kind, paths, part.offset, part.length, inlined

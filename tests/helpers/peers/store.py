@@ -13,7 +13,6 @@ from zarr.abc.store import (
     Store,
     SuffixByteRequest,
 )
-
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 
