@@ -21,6 +21,7 @@ from torture.processes import Stage, changes_something, dying, in_child, staged,
 from icechunk_format import Repository
 from icechunk_format.maintenance import collect_garbage, verify
 from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.workflows.mirroring import DeltaTarget
 
 REPOSITORIES = (
     *("repository", "new", "mapped", "reduced", "rechunked", "archive", "copied", "created"),
@@ -91,8 +92,6 @@ def state_of(world: World) -> dict[str, Any]:
 
 
 def table_of(world: World) -> dict[str, Any]:
-    from icechunk_format.workflows.mirroring import DeltaTarget
-
     if not Path(world.folder, "table").exists():
         return {}
     table = DeltaTarget.of(f"{world.folder}/table").open(None)
