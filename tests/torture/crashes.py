@@ -202,6 +202,7 @@ def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) ->
         return every
     # Reads change nothing: a process that dies at them leaves what the last write left.
     close = [one for one in every if one[1] != "before" and changes_something(requests[one[0]])]
+    close = close or every  # the table of a mirror is not written through a storage of ours
     decisive = [
         one for one in close if requests[one[0]][1].split("/")[1] in ("repo", "refs", "config.yaml")
     ]

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,11 @@ def meaning_of(stage: Stage) -> dict[str, Any]:
         found[f"{name} config"] = digest(repository.config)
         for kind in ("branches", "tags"):
             for ref, tip in getattr(repository, kind)().items():
-                messages = [info.message for info in repository.ancestry(snapshot=tip)]
+                # Positions in a message are those of the plan, which a lost race may change.
+                messages = [
+                    re.sub(r" \(.*\)$", "", info.message)
+                    for info in repository.ancestry(snapshot=tip)
+                ]
                 found[f"{name} {kind} {ref}"] = content_of(repository, tip), sorted(messages)
     return found
 

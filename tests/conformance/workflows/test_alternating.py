@@ -30,6 +30,42 @@ class Alternating(History):
     def __init__(self, folder, seed):
         self.turns = 0
         super().__init__(folder, seed)
+        self.keys = self.keys_by_node("main")
+
+    # -- which variable is which ------------------------------------------------------------
+
+    def nodes(self, branch):
+        """Return the ids of arrays by name."""
+        repository = self.open()
+        snapshot = repository.snapshot(repository.resolve(branch=branch))
+        return {node.path[1:]: node.id for node in snapshot.nodes if node.array is not None}
+
+    def keys_by_node(self, branch):
+        nodes = self.nodes(branch)
+        return {nodes[array.name]: key for key, array in self.states[branch].arrays.items()}
+
+    def replaced(self, state, array):
+        """Leave it to ``merge`` to find arrays that replaced others."""
+
+    def merge(self, source, target):
+        """Merge; a new array is known by its path only, others by what the base had."""
+        at_path = {array.name: key for key, array in self.base.arrays.items()}
+        for branch in (source, target):
+            nodes, state = self.nodes(branch), self.states[branch]
+            known = {self.keys.get(node) for node in nodes.values()}
+            arrays = {}
+            for array in state.arrays.values():
+                key = self.keys.get(nodes[array.name])
+                same_path = at_path.get(array.name)
+                if key is None and same_path not in known:
+                    key = same_path
+                self.count += key is None
+                arrays[key or f"{array.name} of {branch} {self.count}"] = array
+            state.arrays = arrays
+        base = self.base
+        super().merge(source, target)
+        if self.base is not base:
+            self.keys = self.keys_by_node(source)
 
     # -- changes by the reference -----------------------------------------------------------
 
