@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from icechunk_format.maintenance import collect_garbage, copy, rewrite_manifests
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location
+from icechunk_format.tables import open_dataset
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.mapping import BlocksRequest, MapRequest, map_over_blocks
@@ -33,6 +35,9 @@ from icechunk_format.workflows.rechunking import RechunkRequest, one_process, re
 from icechunk_format.workflows.reducing import ReduceRequest, reduce_arrays
 from icechunk_format.workflows.reducing import one_process as one_reducing_process
 from icechunk_format.workflows.running import in_process
+from icechunk_format.workflows.virtualizing import Archive, virtualize_files
+from icechunk_format.workflows.virtualizing.planning.copies import Copying
+from icechunk_spark.mapping.datasets import DatasetFunction
 
 LABELS = (0, 2, 4, 6, 8, 10)
 XS = (0.0, 1.0, 2.0)
@@ -53,6 +58,12 @@ class World:
     def files(self) -> str:
         """A folder of files that the world only refers to: it is not brought back."""
         return f"{self.folder}-files"
+
+    @property
+    def cutoff(self) -> datetime:
+        """The time before which garbage is collected; buckets do not keep the times of objects."""
+        end: datetime = self.facts["end"]
+        return soon() if self.options else end
 
     def at(self, name: str = "repository") -> Location:
         return Location(f"{self.url}/{name}", options=self.options)
@@ -75,8 +86,8 @@ class World:
         for number, variable in enumerate(variables):
             values = [t * 1000.0 + x * 100 + number * 10 + value for t, x in cells]
             columns[variable] = pa.array(values, pa.float64())
-        options = {"mode": "append", "dims": ("t", "x"), "spec_version": self.spec_version} | options
-        return write_table(self.at(name), pa.table(columns), WriteOptions(**options))
+        known = {"mode": "append", "dims": ("t", "x"), "spec_version": self.spec_version}
+        return write_table(self.at(name), pa.table(columns), WriteOptions(**known | options))
 
 
 def build(world: World) -> None:
@@ -141,8 +152,6 @@ def stream_batch(world: World) -> Any:
 
 
 def write_chunks(world: World) -> Any:
-    from icechunk_format.tables import open_dataset
-
     variable = open_dataset(world.open(), world.open().resolve(), None).variables["u"]
     box = variable.metadata.fill_array(variable.metadata.grid.full_chunk_shape((1, 0)))
     payload = (box + 1.0).astype("<f8").tobytes()
@@ -180,8 +189,6 @@ def kelvin(dataset: Any) -> Any:
 
 
 def map_blocks(world: World) -> Any:
-    from icechunk_spark.mapping.datasets import DatasetFunction
-
     request = MapRequest(
         source=BlocksRequest(
             read=world.read(), blocks={"t": 2}, periodic=(), others=[], overlap=None
@@ -222,9 +229,6 @@ def mirror(world: World, **more: Any) -> Any:
 
 
 def virtualize(world: World, count: int, *, copies: bool = True) -> Any:
-    from icechunk_format.workflows.virtualizing import Archive, virtualize_files
-    from icechunk_format.workflows.virtualizing.planning.copies import Copying
-
     archive = Archive(
         location=world.at("archive"),
         names=[f"{world.files}/{number}.nc" for number in range(count)],
@@ -236,8 +240,6 @@ def virtualize(world: World, count: int, *, copies: bool = True) -> Any:
 
 
 def archive(world: World) -> None:
-    from pathlib import Path
-
     from helpers.archives.files import archive as files
 
     files(Path(world.files), count=2)
@@ -257,10 +259,6 @@ def twice(call: Callable[[World], object]) -> Callable[[World], object]:
         world.write((12,), 0.5)
 
     return prepare
-
-
-def fact(name: str) -> Callable[[World], str]:
-    return lambda world: world.facts[name]
 
 
 CALLS: dict[str, Call] = {
@@ -287,21 +285,21 @@ CALLS: dict[str, Call] = {
     "rechunk": Call(lambda w: rechunk(w, variables=("v",))),
     "rechunk elsewhere": Call(lambda w: rechunk(w, "rechunked"), steps=True),
     "map_blocks": Call(map_blocks, steps=True),
-    "map_blocks, follow": Call(map_blocks, twice(map_blocks)),
+    "map_blocks again": Call(map_blocks, twice(map_blocks)),
     "reduce": Call(reduce, steps=True),
-    "reduce, follow": Call(reduce, twice(reduce)),
+    "reduce again": Call(reduce, twice(reduce)),
     "virtualize": Call(lambda w: virtualize(w, 2, copies=False), archive, steps=True),
     "virtualize with copies": Call(lambda w: virtualize(w, 2), archive, steps=True),
-    "virtualize, more files": Call(
+    "virtualize more files": Call(
         lambda w: virtualize(w, 2), lambda w: (archive(w), virtualize(w, 1))
     ),
     "mirror": Call(mirror, alone=True),
-    "mirror, refresh": Call(mirror, twice(mirror), alone=True),
+    "mirror again": Call(mirror, twice(mirror), alone=True),
     "expire_snapshots": Call(lambda w: w.open().expire_snapshots(w.facts["end"]), steps=True),
-    "collect_garbage": Call(lambda w: collect_garbage(w.at(), w.facts["end"])),
+    "collect_garbage": Call(lambda w: collect_garbage(w.at(), w.cutoff)),
     "rewrite_manifests": Call(lambda w: rewrite_manifests(w.at())),
     "copy": Call(lambda w: copy(w.at(), w.at("copied")), steps=True),
-    "copy, refresh": Call(
+    "copy again": Call(
         lambda w: copy(w.at(), w.at("copied")), twice(lambda w: copy(w.at(), w.at("copied")))
     ),
     "upgrade": Call(lambda w: w.open().upgrade(), versions=(1,), alone=True),

@@ -21,6 +21,7 @@ from torture.processes import Stage, changes_something, dying, in_child, staged,
 from icechunk_format import Repository
 from icechunk_format.maintenance import collect_garbage, verify
 from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.workflows.mirroring import DeltaTarget
 
 REPOSITORIES = (
     *("repository", "new", "mapped", "reduced", "rechunked", "archive", "copied", "created"),
@@ -91,8 +92,6 @@ def state_of(world: World) -> dict[str, Any]:
 
 
 def table_of(world: World) -> dict[str, Any]:
-    from icechunk_format.workflows.mirroring import DeltaTarget
-
     if not Path(world.folder, "table").exists():
         return {}
     table = DeltaTarget.of(f"{world.folder}/table").open(None)
@@ -203,6 +202,7 @@ def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) ->
         return every
     # Reads change nothing: a process that dies at them leaves what the last write left.
     close = [one for one in every if one[1] != "before" and changes_something(requests[one[0]])]
+    close = close or every  # the table of a mirror is not written through a storage of ours
     decisive = [
         one for one in close if requests[one[0]][1].split("/")[1] in ("repo", "refs", "config.yaml")
     ]

@@ -7,11 +7,13 @@ caches do not survive a fork. So a caller starts that process by ``elsewhere``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pickle
 import shutil
 import signal
 import traceback
+import uuid
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -153,8 +155,16 @@ def in_child(function: Callable[..., Any], *args: Any) -> Any:
 @contextlib.contextmanager
 def elsewhere() -> Iterator[Callable[..., Any]]:
     """Give a function that calls another one in a process that has used no client yet."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=import_once) as pool:
         yield lambda *call: pool.submit(*call).result()
+
+
+def import_once() -> None:
+    """Import what each child would import again."""
+    for name in ("deltalake", "h5netcdf", "obstore.store", "virtualizarr"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 # -- worlds ---------------------------------------------------------------------------------
@@ -182,6 +192,15 @@ class Stage:
             name = path.relative_to(self.copy).as_posix()
             if path.is_file() and path.name[0] != "." and name.split("/")[0] not in LOCAL:
                 store.put(f"{prefix}/{name}", path.read_bytes())
+
+    def download(self) -> None:
+        """Bring what was prepared in the bucket to the folder that it is brought back from."""
+        store, prefix = self._store()
+        for batch in store.list(prefix):
+            for found in batch:
+                path = Path(self.world.folder, found["path"].removeprefix(f"{prefix}/"))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(bytes(store.get(found["path"]).bytes()))
 
     def keys(self) -> dict[str, list[str]]:
         """Return the keys below each repository."""
@@ -226,6 +245,9 @@ def staged(
     shutil.rmtree(root, ignore_errors=True)
     folder.mkdir(parents=True)
     world = World(str(folder), str(folder), spec_version)
+    if bucket is not None:
+        options = {key: value for key, value in bucket.items() if key != "url"}
+        world = replace(world, url=f"{bucket['url']}/{uuid.uuid4().hex[:8]}", options=options)
 
     def prepared() -> dict[str, Any]:
         build(world)
@@ -233,14 +255,12 @@ def staged(
             CALLS[name].prepare(world)
         return world.facts
 
-    facts = in_child(prepared)
-    folder.rename(copy)
-    world = replace(world, facts=facts)
+    stage = Stage(world, copy, bucket)
+    world.facts.update(in_child(prepared))
     if bucket is not None:
-        world = replace(world, url=bucket["url"], options={
-            key: value for key, value in bucket.items() if key != "url"
-        })  # fmt: skip
-    return Stage(world, copy, bucket)
+        in_child(stage.download)
+    folder.rename(copy)
+    return stage
 
 
 def tried(name: str, world: World, watch: Watch | None = None) -> tuple[str | None, str, list]:

@@ -327,3 +327,19 @@ def test_a_damaged_copy_leaves_all_copies_where_they_are():
     with pytest.raises(FormatError):
         collect(built, soon(), trim_overwritten_older_than=soon())
     assert copies <= keys_of(built.storage)
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_what_killed_calls_left_below_staging_goes(spec_version):
+    built = build_untidy(spec_version)
+    theirs = ("staging/readme.txt", "staging/mine/rows.arrow", f"staging/{'0' * 32}")
+    left = tuple(f"staging/{'0123456789abcdef' * 2}/{name}.arrow" for name in "ab")
+    for key in (*theirs, *left):
+        built.storage.put(key, bytes(100))
+    assert collect(built, built.instants["end"]).staged_deleted == 0
+    planned = collect(built, soon(), dry_run=True)
+    assert planned.staged_deleted == 2
+    assert keys_of(built.storage) >= {*theirs, *left}
+    assert collect(built, soon()).staged_deleted == 2
+    found = {key for key in keys_of(built.storage) if key.startswith("staging/")}
+    assert found == set(theirs)

@@ -53,6 +53,7 @@ from icechunk_format.maintenance.garbage.result import (
 from icechunk_format.maintenance.garbage.sweep import (
     MAX_FAILURES_IN_A_ROW,
     delete_keys,
+    delete_staging,
     needed_copies,
     trim_overwritten,
 )
@@ -212,16 +213,16 @@ def collect_from(
     if trim is not None:
         report = trim_overwritten(storage, needed, trim, dry_run=dry_run)
         result = _counted(storage, result, Phase.OVERWRITTEN, report)
+    report = delete_staging(storage, older_than, dry_run=dry_run)
     if isinstance(storage, StagingStorage):
         sizes, failures = storage.delete_staged(older_than, dry_run=dry_run)
-        report = DeleteReport(
+        report += DeleteReport(
             deleted_objects=len(sizes),
             deleted_bytes=sum(sizes),
             failed_objects=len(failures),
             errors=distinct_errors(failure.reason for failure in failures),
         )
-        result = result.with_phase(Phase.STAGED, report)
-    return result
+    return _counted(storage, result, Phase.STAGED, report)
 
 
 def _marked_v1(

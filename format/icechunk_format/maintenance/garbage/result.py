@@ -94,7 +94,7 @@ class CollectResult:
     overwritten_deleted
         Number of deleted backups of ``repo`` and ``config.yaml``.
     staged_deleted
-        Number of deleted unfinished files of killed writers in a local storage.
+        Number of deleted unfinished and intermediate files of killed writers.
     objects_failed_to_delete
         Number of objects that could not be deleted; the next collection tries again.
     throttled_requests

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import IdSet, SnapshotId, encode_many
-from icechunk_format.encoding.object_keys import OVERWRITTEN
+from icechunk_format.encoding.object_keys import OVERWRITTEN, STAGING
 from icechunk_format.encoding.repo_info.file import RepoInfo
 from icechunk_format.errors import StorageError
 from icechunk_format.maintenance.garbage.object_listing import is_older, list_ids
@@ -48,6 +48,7 @@ _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
 _THROTTLED_STATUS: Final = (429, 503)
 _THROTTLED_WORDS: Final = ("SlowDown", "Throttl", "TooManyRequests", "ServerBusy")
+_STAGED: Final = re.compile(rf"{STAGING}[0-9a-f]{{32}}/.+")
 _BACKUP: Final = re.compile(r"(?:repo|config\.yaml)\.\d{14}\.([0-9A-Z]{20})")
 
 
@@ -191,3 +192,18 @@ def trim_overwritten(
             keys.append(found.key)
             sizes.append(found.size)
     return delete_keys(storage, keys.__getitem__, np.array(sizes, dtype=np.uint64), dry_run=dry_run)
+
+
+def delete_staging(
+    storage: Storage, older_than: datetime, *, dry_run: bool = False
+) -> DeleteReport:
+    """Delete intermediate files of killed writers; other names in the folder are not touched.
+
+    Memory: one key for each deleted file.
+    """
+    found = [
+        one for one in storage.list(STAGING)
+        if _STAGED.fullmatch(one.key) and is_older(one.last_modified, older_than)
+    ]  # fmt: skip
+    keys, sizes = [one.key for one in found], np.array([one.size for one in found], np.uint64)
+    return delete_keys(storage, keys.__getitem__, sizes, dry_run=dry_run)
