@@ -145,6 +145,13 @@ def test_two_tasks_do_not_write_one_chunk():
         changes.add_receipts([receipt((0, 1), (0, 2))])
     with raises(InvalidInputError, coords=(3, 1), count=2):
         changes.add_receipts([receipt((3, 1), (3, 2)), receipt((3, 1), (3, 2))])
+    # Two tasks of one call do not, either, if the session has changed the chunk before.
+    changes.set_refs(refs_of({(3, 1): 1}))
+    changes.delete(rows([(3, 2)]))
+    for at in ((3, 1), (3, 2)):
+        with raises(InvalidInputError, coords=at, count=1):
+            changes.add_receipts([receipt(at), receipt(at)])
+    changes.yield_to_others(rows([(3, 1), (3, 2)]))
     # A chunk that was changed since is another's.
     changes.set_refs(refs_of({(0, 1): 1}))
     changes.delete(rows([(1, 1)]))
