@@ -251,7 +251,8 @@ def test_damage_only_gives_typed_errors() -> None:
         flipped[at] ^= 1 << int(generator.integers(0, 8))
         try:
             transaction_log.decode(bytes(flipped), object_key="transactions/X")
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            assert error.facts["object_key"] == "transactions/X"
             refused += 1
     assert refused > 300
 

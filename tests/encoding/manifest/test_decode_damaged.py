@@ -167,13 +167,15 @@ def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
             del broken[int(generator.integers(0, len(broken))) :]
         try:
             use(manifest.decode_payload(bytes(broken), object_key="manifests/X"))
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            assert error.facts["object_key"] == "manifests/X"
             refused += 1
     for mutant in range(1000):
         broken = bytearray(files[mutant % 2])
         broken[int(generator.integers(0, len(broken)))] ^= 1 << int(generator.integers(0, 8))
         try:
             use(manifest.decode(bytes(broken), object_key="manifests/X"))
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            assert error.facts["object_key"] == "manifests/X"
             refused += 1
     assert refused > 500

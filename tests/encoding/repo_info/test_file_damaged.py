@@ -111,13 +111,14 @@ def test_damaged_files_give_typed_errors_only() -> None:
     outcomes = {"read": 0, "refused": 0}
     for damaged in damaged_files(original, FileType.REPO_INFO, count=1500, seed=20240701):
         try:
-            found = repo_info.decode(damaged)
+            found = repo_info.decode(damaged, object_key="repo.7")
             found.metadata  # noqa: B018 - must not fail otherwise either
             for info in found.snapshots.values():
                 info.metadata  # noqa: B018
                 found.ancestry(info.id)
             outcomes["read"] += 1
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            assert error.facts["object_key"] == "repo.7"
             outcomes["refused"] += 1
     assert outcomes["refused"] > 500
     assert outcomes["read"] > 50

@@ -186,7 +186,8 @@ def test_damaged_files_give_typed_errors_only(spec_version: int) -> None:
             list(found.nodes)
             snapshot.encode(found)
             outcomes["read"] += 1
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            assert error.facts["object_key"] == "k"
             outcomes["refused"] += 1
     assert outcomes["refused"] > 300
     assert outcomes["read"] > 30
