@@ -197,7 +197,9 @@ def _difference(before: list[str], after: list[str]) -> tuple[str, str]:
     end = 0
     while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    texts = (" ".join(line.strip() for line in text[start : len(text) - end]) for text in (before, after))
+    texts = (
+        " ".join(line.strip() for line in text[start : len(text) - end]) for text in (before, after)
+    )
     old, new = texts
     return old, new
 
