@@ -1,4 +1,4 @@
-"""Mutants of a module: its text with one small change each, by the operators of mutmut and a few more.
+"""Mutants of a module: its text with one small change each, by operators of mutmut and a few more.
 
 Left alone is what no behaviour depends on: docstrings, annotations, imports, decorators, the words
 of errors, and arguments that only state an assumption or a type.

@@ -6,8 +6,7 @@ the tests that execute the changed lines run, quickest first, until one fails. A
 what is executed when its module is imported starts from a process without the package.
 
 Mutants that survive are printed; those that ``accepted.toml`` lists with a reason do not count.
-Fails if fewer than ``LEAST`` percent of the others die. Tests with the reference library do not
-take part, since its threads do not survive a fork.
+Fails if fewer than ``LEAST`` percent of the others die.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import argparse
 import contextlib
 import gc
 import importlib._bootstrap_external as loading
+import importlib.util
 import json
 import os
 import resource
@@ -29,6 +29,7 @@ import traceback
 import types
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,7 @@ class Session(Settings):
                     if is_first:  # tests that fail in any fork would say that all mutants die
                         self._try(session, live, [], chosen, _expect_success)
                     is_first = False
-                    report = self._report
-                    self._try(
-                        session, live, pairs, chosen, lambda status, m=mutant: report(m, status)
-                    )
+                    self._try(session, live, pairs, chosen, partial(self._report, mutant))
         self._forks.finish()
         return True
 
@@ -266,7 +264,7 @@ def _expect_success(status: str) -> None:
 
 def pytest_of(tests: Iterable[object], plugin: Settings) -> int:
     """Run pytest in this process on tests, without what writes beside them."""
-    arguments = "-n 0 -q -s -p no:cacheprovider --timeout=0 --no-summary".split()
+    arguments = ["-n", "0", "-q", "-s", "-p", "no:cacheprovider", "--timeout=0", "--no-summary"]
     arguments += ["-m", "not nightly", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return pytest.main([*arguments, *map(str, tests)], plugins=[plugin])
 
@@ -289,6 +287,15 @@ def try_at_import(
     forks.start(act, 120, done)
 
 
+def import_when_used(name: str) -> None:
+    """Import a package at its first use, in a fork, if its threads do not survive a fork."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.loader is not None:
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+
+
 def try_room(
     forks: Forks,
     modules: list[tuple[Module, list[Mutant]]],
@@ -296,7 +303,7 @@ def try_room(
     seconds: float,
     report: Callable[[Mutant, str], object],
 ) -> None:
-    """Try the mutants of a room: those of functions in a process with the tests, then the others."""
+    """Try the mutants of a room: those of functions first, in a process with the tests."""
     mutants = [mutant for _, made in modules for mutant in made]
     number = {id(mutant): n for n, mutant in enumerate(mutants)}
     kept = forks.scratch / "results.json"
@@ -308,7 +315,7 @@ def try_room(
         print(status, mutant, flush=True)
 
     def act(folder: Path) -> bool:
-        sys.modules["icechunk"] = None  # tests with the reference are not collected
+        import_when_used("icechunk")
         inner = Forks(forks.processes, forks.scratch)
         session = Session(modules, inner, seconds, note)
         pytest_of(["--continue-on-collection-errors", *tests], session)
@@ -333,7 +340,7 @@ def try_room(
         report(mutants[n], status)
     for n, files in late:
         if files:
-            try_at_import(forks, mutants[n], files, lambda status, m=mutants[n]: report(m, status))
+            try_at_import(forks, mutants[n], files, partial(report, mutants[n]))
         else:
             report(mutants[n], NOT_RUN)
     forks.finish()

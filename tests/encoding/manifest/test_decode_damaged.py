@@ -98,7 +98,7 @@ def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
 
 
 def test_texts_shared_by_arrays_to_multiply_memory_are_not_copied() -> None:
-    # 200 arrays with one list of references, which has a name of 100 kB: 20 MB when copied for each.
+    # 200 arrays with one list of references, which has a name of 100 kB: 20 MB if copied for each.
     made = Assembly("the test manifest")
     root = made.root(TableLayout(manifest.MANIFEST, ("id", "arrays")))
     arrays_at, arrays = made.table_vector(TableLayout(manifest.ARRAY_MANIFEST), 200)
@@ -131,6 +131,7 @@ def use(whole: Manifest) -> None:
 
 
 def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
+    named: set[object] = set()
     generator = np.random.default_rng(11)
     mixed: Seen = {
         (i, j): [
@@ -168,7 +169,7 @@ def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
         try:
             use(manifest.decode_payload(bytes(broken), object_key="manifests/X"))
         except (FormatError, UnsupportedError) as error:
-            assert error.facts["object_key"] == "manifests/X"
+            named.add(error.facts["object_key"])
             refused += 1
     for mutant in range(1000):
         broken = bytearray(files[mutant % 2])
@@ -176,6 +177,7 @@ def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
         try:
             use(manifest.decode(bytes(broken), object_key="manifests/X"))
         except (FormatError, UnsupportedError) as error:
-            assert error.facts["object_key"] == "manifests/X"
+            named.add(error.facts["object_key"])
             refused += 1
     assert refused > 500
+    assert named == {"manifests/X"}

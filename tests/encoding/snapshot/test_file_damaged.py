@@ -177,6 +177,7 @@ def test_arrays_that_share_references_are_bounded() -> None:
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_damaged_files_give_typed_errors_only(spec_version: int) -> None:
+    named: set[object] = set()
     original = snapshot.encode(small_snapshot(spec_version))
     outcomes = {"read": 0, "refused": 0}
     for damaged in damaged_files(original, FileType.SNAPSHOT, count=1000, seed=spec_version):
@@ -187,7 +188,8 @@ def test_damaged_files_give_typed_errors_only(spec_version: int) -> None:
             snapshot.encode(found)
             outcomes["read"] += 1
         except (FormatError, UnsupportedError) as error:
-            assert error.facts["object_key"] == "k"
+            named.add(error.facts["object_key"])
             outcomes["refused"] += 1
     assert outcomes["refused"] > 300
+    assert named == {"k"}
     assert outcomes["read"] > 30
