@@ -14,7 +14,7 @@ COVERAGE_OF = format/icechunk_format/encoding/*,format/icechunk_format/zarr/*,fo
 LOWEST  := .venv-lowest
 PIP      = $(1)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist sbom docs docs-serve format clean java peers
+.PHONY: help demo cluster bench test test-all nightly matrix torture soak coverage newest-releases lower-bounds test-fast check dist sbom docs docs-serve format clean java peers mutation
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z][a-z0-9.-]*\):.*## /\1\t/p' Makefile
@@ -76,6 +76,10 @@ soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crash
 newest-releases: $(VENV)/.ready java  ## run the tests with the newest release of every package, including pinned ones
 	$(call PIP,$(VENV)) install --upgrade --upgrade-strategy eager "pyspark[connect]" icechunk zarr xarray obstore pyarrow numpy
 	$(PYTEST) tests
+
+mutation: $(VENV)/.ready  ## make small mistakes in the format and count those that tests notice; NAMES=changing for one room, ARGS='--most 0' for all
+	$(PY) -c "import mutmut" 2>/dev/null || $(call PIP,$(VENV)) install "mutmut==3.8.1"
+	$(PY) -W ignore .ci/mutation/run.py $(NAMES) $(ARGS)
 
 coverage: $(VENV)/.ready  ## measure the branch coverage of the format, of changes and of conflicts; fails below COVERED
 	$(PY) -m coverage run --parallel-mode -m pytest -n 0 -q $(COVERAGE_TESTS)

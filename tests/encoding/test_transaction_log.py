@@ -214,6 +214,7 @@ def test_a_log_that_no_reader_accepts_is_refused_before_it_is_made() -> None:
 
 
 def test_damage_only_gives_typed_errors() -> None:
+    named: set[object] = set()
     generator = np.random.default_rng(7)
     node_ids = [NodeId(bytes([i]) * 8) for i in range(9)]
     log = TransactionLog(
@@ -251,9 +252,11 @@ def test_damage_only_gives_typed_errors() -> None:
         flipped[at] ^= 1 << int(generator.integers(0, 8))
         try:
             transaction_log.decode(bytes(flipped), object_key="transactions/X")
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            named.add(error.facts["object_key"])
             refused += 1
     assert refused > 300
+    assert named == {"transactions/X"}
 
 
 def test_a_million_chunks_need_no_loop() -> None:

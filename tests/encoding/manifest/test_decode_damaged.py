@@ -97,6 +97,25 @@ def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
     assert len(pickle.dumps(refs)) < 1_000_000
 
 
+def test_texts_shared_by_arrays_to_multiply_memory_are_not_copied() -> None:
+    # 200 arrays with one list of references, which has a name of 100 kB: 20 MB if copied for each.
+    made = Assembly("the test manifest")
+    root = made.root(TableLayout(manifest.MANIFEST, ("id", "arrays")))
+    arrays_at, arrays = made.table_vector(TableLayout(manifest.ARRAY_MANIFEST), 200)
+    root.point("arrays", arrays_at)
+    layout = TableLayout(manifest.CHUNK_REF, ("index", "location"), embedded=1)
+    refs_at, records = made.table_vector(layout, 1)
+    arrays.point("refs", np.full(200, refs_at))
+    records.point("index", records.positions + layout.offsets["embedded_length"])
+    records.rows["embedded_length"] = 1
+    records.point("location", made.byte_vectors(*joined([b"x" * 100_000])))
+    file = made.finish()
+    found = [array.refs.texts for array in manifest.decode_payload(file).arrays]
+    assert all(texts is not None for texts in found)
+    buffers = {id(texts.buffer): len(texts.buffer) for texts in found if texts is not None}
+    assert sum(buffers.values()) < 5 * len(file)
+
+
 def use(whole: Manifest) -> None:
     """Touch everything that a reader would."""
     for entry in whole.arrays:
@@ -112,6 +131,7 @@ def use(whole: Manifest) -> None:
 
 
 def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
+    named: set[object] = set()
     generator = np.random.default_rng(11)
     mixed: Seen = {
         (i, j): [
@@ -148,13 +168,16 @@ def test_damage_only_gives_typed_errors_in_bounded_time() -> None:
             del broken[int(generator.integers(0, len(broken))) :]
         try:
             use(manifest.decode_payload(bytes(broken), object_key="manifests/X"))
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            named.add(error.facts["object_key"])
             refused += 1
     for mutant in range(1000):
         broken = bytearray(files[mutant % 2])
         broken[int(generator.integers(0, len(broken)))] ^= 1 << int(generator.integers(0, 8))
         try:
             use(manifest.decode(bytes(broken), object_key="manifests/X"))
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            named.add(error.facts["object_key"])
             refused += 1
     assert refused > 500
+    assert named == {"manifests/X"}

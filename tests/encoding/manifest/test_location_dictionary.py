@@ -88,14 +88,28 @@ def test_different_dictionaries_are_replaced_by_one() -> None:
 
 
 def test_overlong_locations_stay_plain() -> None:
-    names = ["s3://bucket/" + "x" * 2000, *[f"s3://bucket/{i:06}/name" for i in range(1500)]]
+    longest = "s3://bucket/".ljust(1024, "x")
+    names = [longest + "x", longest, *[f"s3://bucket/{i:06}/name" for i in range(1500)]]
     rows = np.arange(len(names))
     refs = virtual_refs(rows[:, None], names, rows, rows + 1)
     found = round_trip(refs)
     assert found.texts is not None
     assert found.texts.is_compressed is not None
-    assert found.texts.is_compressed.sum() == 1500
+    assert found.texts.is_compressed.sum() == 1501
     assert found.locations(rows) == names
+
+
+def test_frames_of_overlong_locations_are_refused() -> None:
+    for size in (1024, 1025):
+        frame = np.frombuffer(zstandard.compress(b"x" * size), np.uint8)
+        frames = ByteRanges(frame, np.array([0]), np.array([len(frame)]))
+        if size == 1024:
+            buffer, [start], _ = location_dictionary.decompress(b"d" * 9, frames, object_key="m")
+            assert buffer[start : start + 1024].tobytes() == b"x" * 1024
+            continue
+        facts = {"object_key": "m", "file_type": "manifest", "field": "refs.compressed_location"}
+        with raises(FormatError, match="expands to 1025 bytes", **facts):
+            location_dictionary.decompress(b"d" * 9, frames, object_key="m")
 
 
 def test_locations_that_give_no_dictionary_stay_plain() -> None:
@@ -149,6 +163,7 @@ def test_nothing_to_compress_is_fine() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     empty = ByteRanges(np.zeros(0, dtype=np.uint8), nothing, nothing)
     assert location_dictionary.train_dictionary([], max_size=10, level=3) is None
+    assert location_dictionary.train_dictionary([b"", b""], max_size=2048, level=3) is None
     made = location_dictionary.compress(b"dictionary", empty, level=3)
     assert made[0].size == 0
     found = location_dictionary.decompress(b"dictionary", empty, object_key="m")

@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from icechunk_format.encoding.ids import ManifestId, NodeId
 from icechunk_format.encoding.manifest import decode as manifest
 from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_NATIVE,
     ChunkRefs,
     inline_refs,
     native_refs,
@@ -156,6 +157,14 @@ def test_a_sparse_selection_lets_go_of_a_large_buffer() -> None:
 def test_wrong_input_is_refused(make: Any) -> None:
     with pytest.raises(InvalidInputError):
         make()
+
+
+def test_other_columns_of_blank_references_are_zero() -> None:
+    refs = ChunkRefs.blank(np.zeros((2, 1), np.uint32), KIND_NATIVE)
+    columns = (refs.chunk_id, refs.offset, refs.length, refs.last_modified)
+    assert [column.dtype for column in columns] == [np.uint8, np.uint64, np.uint64, np.uint32]
+    assert not any(column.any() for column in columns)
+    assert refs.chunk_id.shape == (2, 12)
 
 
 def test_columns_cannot_be_changed() -> None:

@@ -107,19 +107,22 @@ def test_other_files_are_refused() -> None:
 
 
 def test_damaged_files_give_typed_errors_only() -> None:
+    named: set[object] = set()
     original = repo_info.encode(small_repository())
     outcomes = {"read": 0, "refused": 0}
     for damaged in damaged_files(original, FileType.REPO_INFO, count=1500, seed=20240701):
         try:
-            found = repo_info.decode(damaged)
+            found = repo_info.decode(damaged, object_key="repo.7")
             found.metadata  # noqa: B018 - must not fail otherwise either
             for info in found.snapshots.values():
                 info.metadata  # noqa: B018
                 found.ancestry(info.id)
             outcomes["read"] += 1
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            named.add(error.facts["object_key"])
             outcomes["refused"] += 1
     assert outcomes["refused"] > 500
+    assert named == {"repo.7"}
     assert outcomes["read"] > 50
 
 

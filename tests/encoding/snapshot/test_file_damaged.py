@@ -177,6 +177,7 @@ def test_arrays_that_share_references_are_bounded() -> None:
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_damaged_files_give_typed_errors_only(spec_version: int) -> None:
+    named: set[object] = set()
     original = snapshot.encode(small_snapshot(spec_version))
     outcomes = {"read": 0, "refused": 0}
     for damaged in damaged_files(original, FileType.SNAPSHOT, count=1000, seed=spec_version):
@@ -186,7 +187,9 @@ def test_damaged_files_give_typed_errors_only(spec_version: int) -> None:
             list(found.nodes)
             snapshot.encode(found)
             outcomes["read"] += 1
-        except (FormatError, UnsupportedError):
+        except (FormatError, UnsupportedError) as error:
+            named.add(error.facts["object_key"])
             outcomes["refused"] += 1
     assert outcomes["refused"] > 300
+    assert named == {"k"}
     assert outcomes["read"] > 30

@@ -40,6 +40,17 @@ def test_length_and_other_attributes_do_not(member, value):
     assert same_meaning(node(DOCUMENT), node(changed(member, value)))
 
 
+def test_edges_of_chunks_grow_with_the_array_and_change_no_values():
+    grids = [{"name": "rectilinear", "configuration": {"chunk_shapes": [n]}} for n in (4, 6)]
+    one, other = (node(changed("chunk_grid", grid)) for grid in grids)
+    assert same_meaning(one, other)
+    assert not same_meaning(one, node(changed("data_type", "int8")))
+    assert not same_meaning(one, node({**changed("chunk_grid", grids[1]), "data_type": "int8"}))
+    without = {key: value for key, value in DOCUMENT.items() if key != "chunk_grid"}
+    assert same_meaning(node(without), node({**without, "shape": [6]}))
+    assert not same_meaning(node(without), node(DOCUMENT))
+
+
 def test_damaged_documents_must_be_equal():
     broken = SimpleNamespace(user_data=b"{")
     assert same_meaning(broken, SimpleNamespace(user_data=b"{"))

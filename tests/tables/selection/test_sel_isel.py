@@ -55,6 +55,7 @@ def sel(text: str | dict, method: str | None = None) -> dict[str, list[int]]:
         ("time=2024-07-01T02,2024-07-02T05:00", [2, 29]),
         ("time=2030:2031", []),
         ("time=2024-07-01T02:00+02:00", [0]),
+        ("time=2024-07-02T23:30+23:30", [24]),
         ("latitude=35:45", [0, 1, 2]),
         ("latitude=45:35", [0, 1, 2]),
         ("latitude=35:", [2, 3, 4]),
@@ -114,8 +115,24 @@ def test_nearest(text: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [("x=2:4", [2, 3, 4]), ("x=7:", [7, 8]), ("x=3", [3]), ("x=1,5", [1, 5]), ("x=20:30", [])],
+)
+def test_positions_are_the_labels_of_a_dimension_without_coordinates(text, expected) -> None:
+    found = resolve_sel(text, {"x": 9}, lambda name: range(9))
+    assert found["x"].positions().tolist() == expected
+
+
+@pytest.mark.parametrize("text", ["latitude=", "=35", "=", "latitude"])
+def test_a_part_has_a_dimension_and_a_selector(text) -> None:
+    with raises(InvalidInputError, match="not <dimension>=<selector>", option="sel", found=text):
+        sel(text)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("time=2024-07-01T02:00+24:00", "not a range low:high"),
         ("latitude=40.2", r"nearest values are 45.0, 40.1, 35.0.*sel.method=nearest"),
         ("time=2025", r"no value '2025'; the nearest values are .*2024-07-02T23:00:00"),
         ("time=noon", "not a date or time such as 2024-07"),

@@ -52,8 +52,6 @@ class LocationCompression:
 
 def train_dictionary(samples: Sequence[bytes], *, max_size: int, level: int) -> bytes | None:
     """Return a zstd dictionary of at most ``max_size`` bytes; None if the samples give none."""
-    if not samples or sum(map(len, samples)) == 0:
-        return None
     try:
         return zstandard.train_dictionary(max_size, list(samples), level=level).as_bytes()
     except zstandard.ZstdError:

@@ -381,6 +381,19 @@ def test_quotes_in_texts(where: str, value: str) -> None:
     assert mask.to_pylist() == [True, False]
 
 
+def test_only_ilike_ignores_case_and_patterns_cross_lines():
+    values = pa.array(["Oslo", "oslo", "OS\nLO", "los", None])
+    for where, expected in [
+        ("s LIKE 'O%o'", [True, False, False, False, False]),
+        ("s ILIKE 'O%o'", [True, True, True, False, False]),
+        ("s LIKE 'O%O'", [False, False, True, False, False]),
+        ("s ILIKE '_s%'", [True, True, True, False, False]),
+    ]:
+        planned = plan_where(where, {"s": pa.string()}, ())
+        assert planned.residual is not None
+        assert planned.residual.evaluate({"s": values}, 5).to_pylist() == expected
+
+
 def test_a_long_text_is_refused_before_it_is_parsed():
     """The parser takes a hundred times the size of the text; IN lists are read without it."""
     columns = {"v": pa.int64()}
