@@ -122,7 +122,8 @@ def map_blocks(
         do not have are read as a whole. ``"method": "nearest"`` takes the nearest labels, by
         default within half a step beyond the ends, or within ``"tolerance"`` (a number, or a
         duration for times); ``"whole"`` reads a dimension as a whole. Both may be dictionaries by
-        dimension. ``storage_*`` are by default those of `path`, for URLs with the same scheme.
+        dimension. A single position of ``isel``, or a single label of ``sel`` other than a string
+        for times, drops its dimension. ``storage_*`` are by default those of `path`, for URLs with the same scheme.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the

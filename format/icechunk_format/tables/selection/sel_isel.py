@@ -109,6 +109,22 @@ def resolve_sel(
     }
 
 
+def single_selectors(option: str, given: Given | None, sizes: Mapping[str, int]) -> dict[str, bool]:
+    """Return the dimensions that are selected by one value, and whether the value is a string."""
+    if given is None:
+        return {}
+    found = {}
+    for name, selector in _assignments(option, given, sizes):
+        is_string = isinstance(selector, str)
+        if is_string:
+            is_several = ":" in selector or "," in selector
+        else:
+            is_several = isinstance(selector, slice) or items_of(selector) is not None
+        if not is_several:
+            found[name] = is_string
+    return found
+
+
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
     """Yield each named dimension with its selector: a string or a Python value."""
     seen: set[str] = set()
