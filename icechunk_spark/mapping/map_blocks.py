@@ -123,7 +123,8 @@ def map_blocks(
         default within half a step beyond the ends, or within ``"tolerance"`` (a number, or a
         duration for times); ``"whole"`` reads a dimension as a whole. Both may be dictionaries by
         dimension. A single position of ``isel``, or a single label of ``sel`` other than a string
-        for times, drops its dimension. ``storage_*`` are by default those of `path`, for URLs with the same scheme.
+        for times, drops its dimension. ``storage_*`` are by default those of `path`, for URLs with
+        the same scheme.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     )
     from icechunk_format.tables.selection.labels import Labels
     from icechunk_format.tables.selection.pruning import condition_on_values
-    from icechunk_format.tables.selection.sel_isel import Given, combined_selection, single_selectors
+    from icechunk_format.tables.selection.sel_isel import (
+        Given,
+        combined_selection,
+        single_selectors,
+    )
     from icechunk_format.tables.selection.select import Selecting, Selection
     from icechunk_format.tables.table.columns import ColumnFactory
     from icechunk_format.tables.table.table import Table, check_names

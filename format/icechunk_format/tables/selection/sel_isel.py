@@ -111,18 +111,10 @@ def resolve_sel(
 
 def single_selectors(option: str, given: Given | None, sizes: Mapping[str, int]) -> dict[str, bool]:
     """Return the dimensions that are selected by one value, and whether the value is a string."""
-    if given is None:
-        return {}
-    found = {}
-    for name, selector in _assignments(option, given, sizes):
-        is_string = isinstance(selector, str)
-        if is_string:
-            is_several = ":" in selector or "," in selector
-        else:
-            is_several = isinstance(selector, slice) or items_of(selector) is not None
-        if not is_several:
-            found[name] = is_string
-    return found
+    pairs = [] if given is None else [*_assignments(option, given, sizes)]
+    pairs = [one for one in pairs if not isinstance(one[1], slice) and items_of(one[1]) is None]
+    found = {name: isinstance(own, str) for name, own in pairs}
+    return {n: found[n] for n, own in pairs if not found[n] or not re.search(r":|,|\.\.", own)}
 
 
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
