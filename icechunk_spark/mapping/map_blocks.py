@@ -339,6 +339,14 @@ def _others(
     storage = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
     found = []
     for name, given in (others or {}).items():
+        if hasattr(given, "data_vars") or hasattr(given, "dims"):
+            raise InvalidInputError(
+                f"others: {name!r} is a {type(given).__name__} in memory, but sources are read from"
+                " repositories: store it (to_zarr, or icechunk_spark.map_blocks) and give its path,"
+                " or use it in the function as a value that it captures",
+                option="others",
+                source=name,
+            )
         own = dict(given) if isinstance(given, Mapping) else {"path": given}
         if "path" not in own:
             raise InvalidInputError(

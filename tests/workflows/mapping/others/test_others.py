@@ -168,6 +168,13 @@ def test_a_mask_of_another_source_is_passed_on(model, tmp_path):
     xr.testing.assert_equal(opened(tmp_path / "to")["mask"], opened(obs.path)["mask"])
 
 
+def test_a_selected_period_leads_to_the_whole(model, tmp_path):
+    obs = Source(tmp_path / "obs", days(0, 10, seed=1))
+    own = r"its own are 2024-01-02T00:00:00 to 2024-01-03T00:00:00\).*'time': 'whole'"
+    with raises(InvalidInputError, match=own, dimension="time"):
+        check(model, obs, tmp_path / "no", isel={"time": slice(1, 3)})
+
+
 def test_nearest_labels(model, tmp_path):
     obs = days(0, 5, seed=1).assign_coords(
         time=np.datetime64("2024-01-01T06:00", "ns") + 2 * np.arange(5) * DAY

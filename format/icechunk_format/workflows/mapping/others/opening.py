@@ -138,7 +138,7 @@ def open_other(
             continue
         labels, matched = found
         if (matched < 0).any():
-            refuse_unmatched(*labels, selected[dim], matched, request.method_of(dim))
+            refuse_unmatched(*labels, selected[dim], chosen[dim], matched, request.method_of(dim))
         positions[dim] = _compact(matched)
         labelled.append(dim)
     own = OtherSource(
