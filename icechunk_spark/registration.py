@@ -16,7 +16,8 @@ Rules of this file
    ``SparkSession.read``, ``SparkSession.readStream`` and ``SparkSession.sql`` of classic sessions
    are replaced in the same way. ``DataFrame.writeTo`` refuses icechunk, for which Spark has no
    catalog tables. The iterator of ``DataFrame.toLocalIterator`` of classic sessions raises errors
-   as ``collect`` does, and the JVM keeps none of its rows. `unregister` restores the originals when no registered session remains.
+   as ``collect`` does, and the JVM keeps none of its rows. `unregister` restores the originals when
+   no registered session remains.
 """
 
 from __future__ import annotations

@@ -307,6 +307,7 @@ def _labelled(other: OtherArrays, block: xr.Dataset) -> xr.Dataset:
     Matched labels may differ: as float32 and float64, or by a tolerance.
     """
     dataset = dataset_of(other.arrays, other.attributes)
+    dataset = dataset.set_coords([dim for dim in other.dropped if dim in dataset.variables])
     shared = [dim for dim in other.labelled if dim in dataset.sizes and dim in block.indexes]
     return dataset.assign_coords({dim: block.variables[dim] for dim in shared})
 

@@ -122,7 +122,9 @@ def map_blocks(
         do not have are read as a whole. ``"method": "nearest"`` takes the nearest labels, by
         default within half a step beyond the ends, or within ``"tolerance"`` (a number, or a
         duration for times); ``"whole"`` reads a dimension as a whole. Both may be dictionaries by
-        dimension. ``storage_*`` are by default those of `path`, for URLs with the same scheme.
+        dimension. A single position of ``isel``, or a single label of ``sel`` other than a string
+        for times, drops its dimension. ``storage_*`` are by default those of `path`, for URLs with
+        the same scheme.
     template
         An ``xarray.Dataset`` like the whole result: variables, dimensions, lengths, data types,
         attributes and encoding; its values are ignored. By default, the function is called with the
@@ -337,6 +339,14 @@ def _others(
     storage = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
     found = []
     for name, given in (others or {}).items():
+        if hasattr(given, "data_vars") or hasattr(given, "dims"):
+            raise InvalidInputError(
+                f"others: {name!r} is a {type(given).__name__} in memory, but sources are read from"
+                " repositories: store it (to_zarr, or icechunk_spark.map_blocks) and give its path,"
+                " or use it in the function as a value that it captures",
+                option="others",
+                source=name,
+            )
         own = dict(given) if isinstance(given, Mapping) else {"path": given}
         if "path" not in own:
             raise InvalidInputError(

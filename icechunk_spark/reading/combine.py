@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 _PARTS = ("count", "min", "max", "mean", "m2")
 
 
-def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
+def combine_summaries(df: DataFrame, *by: str | Column, weights: str | None = None) -> DataFrame:
     """Combine rows of ``layout="summary"`` into count, mean, std, min and max.
 
     Blocks may have any size: means are weighted by counts, and squared deviations are converted to
@@ -23,6 +23,9 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     by
         Columns to group by, such as ``"time_first"`` or ``F.year("time_first").alias("year")``.
         Without columns, all rows are combined.
+    weights
+        None: all cells of a block count alike in its row. ``icechunk_spark.reduce`` computes means
+        with weights.
 
     Returns
     -------
@@ -34,6 +37,8 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     ------
     InvalidInputError
         `df` does not have the columns of a summary.
+    UnsupportedError
+        Weights are given.
 
     Examples
     --------
@@ -44,6 +49,15 @@ def combine_summaries(df: DataFrame, *by: str | Column) -> DataFrame:
     >>> icechunk_spark.combine_summaries(blocks, "time_first").show()  # doctest: +SKIP
     """
     names = [name.removesuffix("_m2") for name in df.columns if name.endswith("_m2")]
+    if weights is not None:
+        example = names[0] if names else "t2m"
+        raise UnsupportedError(
+            f"combine_summaries has no weights ({weights!r} was given): a row of a summary has one"
+            " mean of all cells of a block, which count alike; compute the mean from the cells by"
+            f" icechunk_spark.reduce(spark, path, {{{example!r}: 'mean'}}, over=...,"
+            f" weights={weights!r})",
+            option="weights",
+        )
     names = [name for name in names if {f"{name}_{part}" for part in _PARTS} <= set(df.columns)]
     if not names:
         raise InvalidInputError(

@@ -45,6 +45,9 @@ def test_an_unknown_keyword_is_refused_with_those_of_the_function(name):
     ("name", "wrong", "near"),
     [
         ("virtualize", "dim", "concat_dim"),
+        ("reduce", "dim", "over"),
+        ("reduce", "groupby", "by"),
+        ("reduce", "resample", "by"),
         ("virtualize", "dims", "concat_dim"),
         ("zonal", "stats", "statistics"),
         ("sample", "keeps", "keep"),

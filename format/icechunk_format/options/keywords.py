@@ -44,6 +44,12 @@ Selection = str | Mapping[str, Any]
 # Options whose dictionaries are passed unchanged to the selection.
 _SELECTING: Final = ("sel", "isel")
 
+# Words of xarray and pandas for arguments of this library.
+_OF_XARRAY: Final = {
+    **dict.fromkeys(("dim", "dims", "axis"), "over"),
+    **dict.fromkeys(("groupby", "group_by", "resample", "coarsen", "freq"), "by"),
+    **dict.fromkeys(("how", "agg"), "statistics"),
+}
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
@@ -203,7 +209,8 @@ def check_keywords(
         families = [f"{one.name[:-2].replace('.', '_')}_*" for one in options if one.is_prefix]
         single = [one.keyword for one in options if not one.is_prefix]
         known = list(dict.fromkeys([*own, *single]))
-        near = _with_same_word(name, known)
+        near = _OF_XARRAY.get(name.lower())
+        near = near if near in known else _with_same_word(name, known)
         if near is None and call is not None and found is not None:
             raise meaningless(found[0], call, function)
         near = near or _nearest_keyword(name, known)

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     )
     from icechunk_format.tables.selection.labels import Labels
     from icechunk_format.tables.selection.pruning import condition_on_values
-    from icechunk_format.tables.selection.sel_isel import Given, combined_selection
+    from icechunk_format.tables.selection.sel_isel import (
+        Given,
+        combined_selection,
+        single_selectors,
+    )
     from icechunk_format.tables.selection.select import Selecting, Selection
     from icechunk_format.tables.table.columns import ColumnFactory
     from icechunk_format.tables.table.table import Table, check_names
@@ -75,6 +79,7 @@ __all__ = [
     "resolve_snapshots",
     "run_inspection",
     "selecting",
+    "single_selectors",
 ]
 
 __getattr__, __dir__ = loaded_on_use(
@@ -104,7 +109,7 @@ __getattr__, __dir__ = loaded_on_use(
             "selecting",
         ],
         ".selection.pruning": ["condition_on_values"],
-        ".selection.sel_isel": ["Given", "combined_selection"],
+        ".selection.sel_isel": ["Given", "combined_selection", "single_selectors"],
         ".selection.select": ["Selecting", "Selection"],
         ".table.columns": ["ColumnFactory"],
         ".table.table": ["Table", "check_names"],

@@ -350,6 +350,7 @@ def test_several_sources(spark, weather, tmp_path):
     ("given", "facts"),
     [
         ({"group": "a"}, {"match": "'obs' has no path", "source": "obs"}),
+        (xr.Dataset({"v": 1}), {"match": "'obs' is a Dataset in memory", "source": "obs"}),
         ({"path": "{}", "message": "x"}, {"match": "does not apply to others", "call": "others"}),
         ({"path": "{}", "where": "x = 1"}, {"match": "does not apply to others"}),
         ({"path": "{}", "metod": "nearest"}, {"match": "unknown option 'metod'"}),

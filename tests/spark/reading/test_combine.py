@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 from pyspark.sql import functions as F
 
 import icechunk_spark
-from icechunk_format.errors import InvalidInputError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 
 
 @pytest.mark.each_spark
@@ -50,3 +51,13 @@ def test_blocks_without_values_have_no_mean(spark, tmp_path):
 def test_other_rows_are_refused(spark):
     with pytest.raises(InvalidInputError):
         icechunk_spark.combine_summaries(spark.range(3))
+
+
+def test_weights_lead_to_reduce(spark, tmp_path):
+    path = str(tmp_path / "grid")
+    rows = spark.range(4).selectExpr("id AS latitude", "cast(id AS double) AS t")
+    icechunk_spark.write(rows, path, dims=["latitude"])
+    blocks = icechunk_spark.read(spark, path, layout="summary")
+    advice = r"reduce\(spark, path, \{'t': 'mean'\}, over=\.\.\., weights='area'\)"
+    with raises(UnsupportedError, match=advice, option="weights"):
+        icechunk_spark.combine_summaries(blocks, weights="area")

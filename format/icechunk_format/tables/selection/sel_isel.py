@@ -109,6 +109,14 @@ def resolve_sel(
     }
 
 
+def single_selectors(option: str, given: Given | None, sizes: Mapping[str, int]) -> dict[str, bool]:
+    """Return the dimensions that are selected by one value, and whether the value is a string."""
+    pairs = [] if given is None else [*_assignments(option, given, sizes)]
+    pairs = [one for one in pairs if not isinstance(one[1], slice) and items_of(one[1]) is None]
+    found = {name: isinstance(own, str) for name, own in pairs}
+    return {n: found[n] for n, own in pairs if not found[n] or not re.search(r":|,|\.\.", own)}
+
+
 def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterable[tuple[str, Any]]:
     """Yield each named dimension with its selector: a string or a Python value."""
     seen: set[str] = set()

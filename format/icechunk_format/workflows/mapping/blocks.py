@@ -53,6 +53,7 @@ class OtherArrays(NamedTuple):
     arrays: dict[str, StoredArray]
     attributes: Mapping[str, Any]
     labelled: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
 
 
 class Cycle(NamedTuple):
@@ -207,7 +208,8 @@ class BlockGrid:
 
     def has_array(self, name: str, dims: tuple[str, ...]) -> bool:
         """Return True if a source has an array of this name with these dimensions."""
-        return any(own.get(name) == dims for own in (self.dims, *(one.dims for one in self.others)))
+        others = (one for one in self.others if name in one.dims)
+        return self.dims.get(name) == dims or any(o.dims_in_block(name) == dims for o in others)
 
     def parts(self, dim: str, low: int, high: int) -> list[tuple[int, int]]:
         """Split a range of a block with overlap into ranges of the selected elements."""
@@ -262,7 +264,9 @@ class BlockReader:
                 )
                 for one in other.read(opened, parts)
             }
-            found.append(OtherArrays(other.name, stored, other.attributes, other.labelled))
+            found.append(
+                OtherArrays(other.name, stored, other.attributes, other.labelled, other.dropped)
+            )
         return found
 
     def _joined(

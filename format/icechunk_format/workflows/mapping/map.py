@@ -68,7 +68,7 @@ from icechunk_format.workflows.running import Run
 from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 _TASK_BYTES: Final = 64 * 2**20
-# The same for tasks whose rows go through Spark: the JVM holds about five copies of those of a task.
+# The same for tasks that return rows, of which the JVM holds several copies.
 _ROWS_TASK_BYTES: Final = 16 * 2**20
 # Tasks for each core, so that all cores stay busy until the end.
 _TASKS_OF_A_CORE: Final = 4

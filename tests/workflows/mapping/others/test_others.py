@@ -59,6 +59,60 @@ def test_the_region_of_the_first_source_is_cut_from_the_others(model, tmp_path):
     xr.testing.assert_equal(opened(tmp_path / "to")["bias"], expected["bias"])
 
 
+SINGLE = [
+    {"isel": {"time": 0}},
+    {"isel": {"time": np.int64(-10)}, "method": "whole"},
+    {"isel": "time=0"},
+    {"sel": {"time": np.datetime64("2024-01-01")}},
+]
+
+
+@pytest.mark.parametrize("given", SINGLE, ids=str)
+def test_a_single_position_or_label_drops_the_dimension(model, tmp_path, given):
+    obs = Source(tmp_path / "obs", days(0, 10, seed=1))
+
+    def from_first(ds, obs):
+        assert obs["t2m"].dims == ("y", "x")
+        assert obs.coords["time"].values == np.datetime64("2024-01-01")
+        return minus(ds, obs)
+
+    mapped(
+        model,
+        from_first,
+        tmp_path / "to",
+        blocks={"time": 3},
+        others={"obs": {"source": obs, **given}},
+    )
+    expected = minus(opened(model.path), opened(obs.path).isel(time=0))
+    xr.testing.assert_equal(opened(tmp_path / "to")["bias"], expected["bias"])
+
+
+@pytest.mark.parametrize("given", [{"isel": {"time": [0]}}, {"sel": "time=2024-01-01"}], ids=str)
+def test_a_list_or_a_period_keeps_the_dimension(model, tmp_path, given):
+    obs = Source(tmp_path / "obs", days(0, 10, seed=1))
+
+    def whole(ds, obs):
+        assert obs["t2m"].dims == ("time", "y", "x")
+        return minus(ds, obs.isel(time=0))
+
+    others = {"obs": {"source": obs, "method": {"time": "whole"}, **given}}
+    mapped(model, whole, tmp_path / "to", blocks={"time": 3}, others=others)
+    expected = minus(opened(model.path), opened(obs.path).isel(time=0))
+    xr.testing.assert_equal(opened(tmp_path / "to")["bias"], expected["bias"])
+
+
+@pytest.mark.parametrize("selected", [{"sel": {"level": 500}}, {"sel": "level=500"}], ids=str)
+def test_a_level_of_another_source(model, tmp_path, selected):
+    levels = days(0, 10, seed=1).drop_vars("mask").expand_dims(level=[850, 500], axis=1)
+    obs = Source(tmp_path / "obs", levels, encoding={})
+    others = {"obs": {"source": obs, **selected}}
+    mapped(model, minus, tmp_path / "to", blocks={"time": 3}, others=others)
+    expected = minus(opened(model.path), opened(obs.path).sel(level=500))
+    xr.testing.assert_equal(
+        opened(tmp_path / "to")["bias"].drop_vars("level"), expected["bias"].drop_vars("level")
+    )
+
+
 def test_dimensions_that_one_source_lacks(model, tmp_path):
     months = xr.Dataset(
         {"normal": (("month", "y", "x"), np.arange(12.0 * 24).reshape(12, 6, 4))},
@@ -112,6 +166,13 @@ def test_a_mask_of_another_source_is_passed_on(model, tmp_path):
     obs = Source(tmp_path / "obs", days(0, 10, seed=1))
     mapped(model, with_mask, tmp_path / "to", blocks=BLOCKS, others={"obs": {"source": obs}})
     xr.testing.assert_equal(opened(tmp_path / "to")["mask"], opened(obs.path)["mask"])
+
+
+def test_a_selected_period_leads_to_the_whole(model, tmp_path):
+    obs = Source(tmp_path / "obs", days(0, 10, seed=1))
+    own = r"its own are 2024-01-02T00:00:00 to 2024-01-03T00:00:00\).*'time': 'whole'"
+    with raises(InvalidInputError, match=own, dimension="time"):
+        check(model, obs, tmp_path / "no", isel={"time": slice(1, 3)})
 
 
 def test_nearest_labels(model, tmp_path):

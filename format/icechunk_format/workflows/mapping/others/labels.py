@@ -95,9 +95,9 @@ class SourceLabels:
             return "strings"
         return "durations" if self.labels.is_duration else "numbers"
 
-    def span(self) -> str:
-        """Return the smallest and the largest label, for messages."""
-        valid = np.flatnonzero(self.labels.valid)
+    def span(self, selected: tuple[int, int]) -> str:
+        """Return the smallest and the largest selected label, for messages."""
+        valid = np.flatnonzero(self.within(*selected))
         if not len(valid):
             return "no labels"
         order = np.argsort(self.labels.values[valid], kind="stable")
@@ -208,10 +208,11 @@ def refuse_unmatched(
     first: SourceLabels,
     other: SourceLabels,
     mine: tuple[int, int],
+    own: tuple[int, int],
     found: NDArray[np.int64],
     method: Method,
 ) -> NoReturn:
-    """Raise InvalidInputError for labels of `first` that `other` does not have."""
+    """Raise InvalidInputError for labels of `first` that `other` does not have, as selected."""
     dim = first.variable.name
     missing = np.flatnonzero(found < 0)
     at = int(missing[0]) + mine[0]
@@ -227,7 +228,7 @@ def refuse_unmatched(
         )
     problem = (
         f"others: {other.source!r} has no label {dim}={label} (the first of {len(missing)} of"
-        f" {len(found)} labels of {first.source} that do not match; its own are {other.span()})"
+        f" {len(found)} labels of {first.source} that do not match; its own are {other.span(own)})"
     )
     shift = _shift_of(first, other, missing + mine[0])
     if shift is not None:
@@ -248,7 +249,8 @@ def refuse_unmatched(
             " set a larger tolerance"
             if method == "nearest"
             else f" take the nearest with method='nearest' and tolerance={{{dim!r}: ...}}"
-        ),
+        )
+        + f", or read the dimension as a whole in each block with method={{{dim!r}: 'whole'}}",
         **facts,
     )
 

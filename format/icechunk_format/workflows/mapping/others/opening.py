@@ -16,7 +16,7 @@ from icechunk_format.names import check_names, choose, shown
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import Repository
-from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.tables import Dataset, dataset_at, requested_snapshot, single_selectors
 from icechunk_format.tables.reading import DURATION_EXAMPLES, read_duration
 from icechunk_format.workflows.mapping.others.labels import (
     METHODS,
@@ -123,7 +123,12 @@ def open_other(
         given = getattr(request, option)
         if isinstance(given, Mapping):
             check_names(f"{option} of {request.name!r} in others", "dimension", given, chosen)
-    shared = [d for d in chosen if d in selected and request.method_of(d) != "whole"]
+    dropped = _dropped(request, dataset, chosen)
+    shared = [
+        dim
+        for dim in chosen
+        if dim in selected and dim not in dropped and request.method_of(dim) != "whole"
+    ]
     positions: dict[str, Positions] = {}
     labelled = []
     for dim in shared:
@@ -133,7 +138,7 @@ def open_other(
             continue
         labels, matched = found
         if (matched < 0).any():
-            refuse_unmatched(*labels, selected[dim], matched, request.method_of(dim))
+            refuse_unmatched(*labels, selected[dim], chosen[dim], matched, request.method_of(dim))
         positions[dim] = _compact(matched)
         labelled.append(dim)
     own = OtherSource(
@@ -144,6 +149,7 @@ def open_other(
         positions=positions,
         ranges={dim: own for dim, own in chosen.items() if dim not in positions},
         labelled=tuple(labelled),
+        dropped=dropped,
         attributes={k: v for k, v in dataset.attributes.items() if k != RECORD_KEY},
         spans=time_spans(dataset, arrays),
     )
@@ -155,6 +161,22 @@ def chosen_ranges(request: OtherRequest, dataset: Dataset) -> dict[str, tuple[in
     sizes = common_sizes(_arrays_of(request, dataset).values(), dataset.label)
     whole = {dim: (0, size) for dim, size in sizes.items()}
     return whole | selected_ranges(dataset, sizes, sel=request.read.sel, isel=request.read.isel)
+
+
+def _dropped(
+    request: OtherRequest, dataset: Dataset, chosen: Mapping[str, tuple[int, int]]
+) -> tuple[str, ...]:
+    """Return the dimensions selected by one position or label, which are dropped as by xarray.
+
+    A string selects a period of times, so these keep their dimension.
+    """
+    read = request.read
+    found = single_selectors("isel", read.isel, chosen)
+    for dim, is_string in single_selectors("sel", read.sel, chosen).items():
+        labels = SourceLabels.of(dataset, dim, request.name) if is_string else None
+        if labels is None or labels.kind in ("strings", "numbers"):
+            found[dim] = is_string
+    return tuple(dim for dim, (start, stop) in chosen.items() if dim in found and stop - start == 1)
 
 
 def _arrays_of(request: OtherRequest, dataset: Dataset) -> dict[str, Variable]:

@@ -43,6 +43,8 @@ class OtherSource:
         Elements along the other dimensions, which each block reads as a whole.
     labelled
         Dimensions whose labels are those of the block.
+    dropped
+        Dimensions of one element that the arrays of a block do not have.
     """
 
     name: str
@@ -52,9 +54,14 @@ class OtherSource:
     positions: Mapping[str, Positions]
     ranges: Mapping[str, tuple[int, int]]
     labelled: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     spans: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Smallest and largest stored value of times, by name."""
+
+    def dims_in_block(self, name: str) -> tuple[str, ...]:
+        """Return the dimensions of an array in a block."""
+        return tuple(dim for dim in self.dims[name] if dim not in self.dropped)
 
     def read(
         self, arrays: SnapshotArrays, parts: Mapping[str, Sequence[tuple[int, int]]]
@@ -79,7 +86,13 @@ class OtherSource:
             for axis, (dim, own) in enumerate(zip(variable.dims, chosen, strict=True)):
                 if dim in wanted and not np.array_equal(own.positions(), wanted[dim]):
                     values = np.take(values, own.rank(wanted[dim]), axis)
-            yield OtherValues(name, variable.dims, values, dict(variable.metadata.attributes))
+            axes = tuple(i for i, dim in enumerate(variable.dims) if dim in self.dropped)
+            yield OtherValues(
+                name,
+                self.dims_in_block(name),
+                np.squeeze(values, axes),
+                dict(variable.metadata.attributes),
+            )
 
     def bytes_of_block(self, steps: Mapping[str, int]) -> int:
         """Return the decoded bytes of the arrays in a block of these lengths."""
