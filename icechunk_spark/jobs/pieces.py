@@ -79,7 +79,7 @@ def shuffled(
     # none, so there they are sent as a piece whose group is beyond all others: without requests
     # and times, since Spark fails the job if a repeated task returns different rows.
     accumulator = accumulator_of(spark)
-    job = (f"shuffle {secrets.token_hex(8)}", -1)
+    job = (f"shuffle {secrets.token_hex(8)}", (-1, 0))
     beyond = max(groups, middle[0] if middle else 0)
 
     def sent(counts: Measures, group: int) -> Iterator[pa.RecordBatch]:

@@ -98,7 +98,8 @@ def read_ahead(
             in_flight -= needed
     finally:
         for future, fetched, _ in started:
-            for waiting_or_running in (future, *fetched):
-                waiting_or_running.cancel()
+            future.cancel()
+            for one in fetched:
+                one.cancel()
         for pool in (fetchers, decoder):
             pool.close()

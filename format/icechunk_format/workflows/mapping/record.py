@@ -157,8 +157,8 @@ def check_free(
     if taken and mode == "errorifexists":
         raise AlreadyExistsError(
             f"group {group} of {target} already has arrays ({', '.join(taken)}); choose"
-            " another group, or replace arrays with the same names: mode='overwrite', or --overwrite"
-            " of the command",
+            " another group, or replace arrays with the same names: mode='overwrite', or"
+            " --overwrite of the command",
             kind="arrays",
             group=str(group),
         )

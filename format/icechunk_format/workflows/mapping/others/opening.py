@@ -171,12 +171,13 @@ def _dropped(
     A string selects a period of times, so these keep their dimension.
     """
     read = request.read
-    found = single_selectors("isel", read.isel, chosen)
-    for dim, is_string in single_selectors("sel", read.sel, chosen).items():
+    sizes = {dim: stop - start for dim, (start, stop) in chosen.items()}
+    found = single_selectors("isel", read.isel, sizes)
+    for dim, is_string in single_selectors("sel", read.sel, sizes).items():
         labels = SourceLabels.of(dataset, dim, request.name) if is_string else None
         if labels is None or labels.kind in ("strings", "numbers"):
             found[dim] = is_string
-    return tuple(dim for dim, (start, stop) in chosen.items() if dim in found and stop - start == 1)
+    return tuple(dim for dim, size in sizes.items() if dim in found and size == 1)
 
 
 def _arrays_of(request: OtherRequest, dataset: Dataset) -> dict[str, Variable]:
