@@ -24,6 +24,7 @@ def location(s3_server, shared_bucket):
     return Location(f"s3://{shared_bucket}/{uuid.uuid4()}", options=s3_server.storage_options)
 
 
+@pytest.mark.nightly
 def test_processes_share_a_repository(location):
     check_load(location, 2, BY_DAY_PROCESSES, turns=2)
 
