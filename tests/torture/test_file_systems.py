@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from functools import cache
 
 import pytest
@@ -65,6 +66,15 @@ def check_landed(repository, done, path="a", payload=PAYLOAD):
 
 
 def staged_below(folder):
+    """Return the staged files that stay; a failed batch does not wait for its other threads."""
+    for _ in range(100):
+        if not _staged_now(folder):
+            return []
+        time.sleep(0.1)
+    return _staged_now(folder)
+
+
+def _staged_now(folder):
     return [name for _, _, names in os.walk(folder) for name in names if "staged" in name]
 
 
