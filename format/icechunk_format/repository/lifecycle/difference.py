@@ -52,10 +52,11 @@ def difference(
     """Return the log of replacing the nodes of ``current`` by those of ``restored``."""
     before, after = current.nodes, restored.nodes
     (before_ids, before_rows), (after_ids, after_rows) = before.rows_by_id(), after.rows_by_id()
-    gone = before_rows[~np.isin(before_ids, after_ids)]
-    new = after_rows[~np.isin(after_ids, before_ids)]
-    was_rows = before_rows[np.isin(before_ids, after_ids)]
-    node_rows = after_rows[np.isin(after_ids, before_ids)]
+    # Not a table, which NumPy 2.0.0 cannot make of large integers.
+    gone = before_rows[~np.isin(before_ids, after_ids, kind="sort")]
+    new = after_rows[~np.isin(after_ids, before_ids, kind="sort")]
+    was_rows = before_rows[np.isin(before_ids, after_ids, kind="sort")]
+    node_rows = after_rows[np.isin(after_ids, before_ids, kind="sort")]
     differs = ~before.subset(was_rows).columns.equals(after.subset(node_rows).columns)
     was_rows, node_rows = was_rows[differs], node_rows[differs]
     both = list(zip(before.subset(was_rows), after.subset(node_rows), strict=True))
@@ -108,8 +109,8 @@ def changed_chunks(
         old = was.array.manifests
     if not len(old) and not len(new):
         return np.empty((0, ndim), dtype=np.uint32)
-    only_old = ~np.isin(manifest_keys(old), manifest_keys(new))
-    only_new = ~np.isin(manifest_keys(new), manifest_keys(old))
+    only_old = ~np.isin(manifest_keys(old), manifest_keys(new), kind="sort")
+    only_new = ~np.isin(manifest_keys(new), manifest_keys(old), kind="sort")
     before = ListedManifests.of(old, current.manifest_files).take(only_old)
     after = ListedManifests.of(new, restored.manifest_files).take(only_new)
     extents = np.concatenate([before.extents, after.extents])
