@@ -82,6 +82,9 @@ def three_way(base, ours, theirs):
                 raise Refused
             was = Array(left.name, scale=left.scale)
             mine, other = mine or was, other or was
+        elif was is None:
+            # Both sides have the node of one commit that came after the base, as by a pick.
+            was = Array(mine.name, scale=mine.scale)
         arrays[key] = merged_array(was, mine, other, labels)
     names = [array.name for array in arrays.values()]
     if len(set(names)) < len(names):
