@@ -46,7 +46,10 @@ read()
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
+# A process started in the background ignores the signal.
 _INTERRUPTED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("ready", flush=True)
 sys.stdin.readline()
 try:
