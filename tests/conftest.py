@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile(
     "any-machine",
     deadline=None,
-    max_examples=by_day(60),
+    max_examples=by_day(25),
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any-machine")
