@@ -28,7 +28,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import icechunk_spark
 from icechunk_spark.writing import planned as planned_write
-from icechunk_format.tables.writing import commit as write_commit, plan as write_plan
+from icechunk_format.repository import Repository
+from icechunk_format.tables.writing import plan as write_plan
 from icechunk_format.storage.local.store import LocalStorage
 
 what, master, path, folder, first, count, mode = sys.argv[1:]
@@ -101,7 +102,7 @@ if what in ("kill-executor", "fail-once", "speculate"):
 elif what == "die-after-tasks":
     after(planned_write, "_receipts")
 elif what == "die-after-creation":
-    after(write_commit.Repository, "create")
+    after(Repository, "create")
 
 grid = 8 * 12
 frame = spark.range(first * grid, (first + count) * grid, numPartitions=3).selectExpr(
