@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# The import of its tests makes xarray warn of open files, in all tests of the process.
+xr.set_options(warn_for_unclosed_files=False)
+
 # Whatever xarray warns of concerns xarray.
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -105,6 +105,10 @@ class RequestFailedError(Exception):
         super().__init__(failure.reason)
         self.failure = failure
 
+    def __reduce__(self) -> tuple[type[RequestFailedError], tuple[Failure]]:
+        # Errors of tasks are pickled with their causes.
+        return type(self), (self.failure,)
+
 
 _THROTTLED_CODES: Final = ("SlowDown", "Throttling", "ServerBusy", "TooManyRequests")
 _BROKEN_CODES: Final = ("InternalError", "ServiceUnavailable", "OperationTimedOut")
