@@ -30,7 +30,7 @@ REPOSITORIES = (
 
 @dataclass
 class Row:
-    """What came of one call."""
+    """The outcomes of the kills of one call."""
 
     name: str
     spec_version: int

@@ -143,7 +143,7 @@ def interleaved(stage: Stage, names: tuple[str, str], at: tuple[int, int | None]
 
 @dataclass
 class Known:
-    """What calls give alone and one after another."""
+    """The results of calls alone and one after another."""
 
     stage: Stage
     orders: dict[tuple[str, ...], Any] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Known:
 
 @dataclass
 class Report:
-    """What came of interleavings."""
+    """The outcomes of interleavings."""
 
     spec_version: int
     runs: int = 0

@@ -89,7 +89,7 @@ def served(request):
 
 @dataclass
 class Held:
-    """What a process holds."""
+    """Memory, descriptors and threads of a process."""
 
     memory_mb: float
     descriptors: int

@@ -1,4 +1,4 @@
-"""What a repository contains, as our own library reads it; and archives of repositories."""
+"""Reads the contents of a repository with this library, and makes archives of repositories."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def rows(repository: Repository, snapshot: str) -> list[dict[str, Any]]:
 
 
 def packed(files: dict[str, bytes]) -> bytes:
-    """Return files by their names as an archive, whose bytes follow from theirs."""
+    """Return files by name as an archive whose bytes depend on the files only."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data in sorted(files.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Self
 
-from helpers.peers.store import SessionStore, as_tuple, view_of
+from helpers.peers.store import SessionStore, as_tuple, check_writable, view_of
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from icechunk_format.repository import Repository
@@ -124,12 +124,7 @@ class AnyKeysStore(SessionStore):
     # -- writing --------------------------------------------------------------------------------
 
     async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        if not isinstance(value, Buffer):
-            raise TypeError(
-                f"{type(self).__name__}.set(): `value` must be a Buffer instance. Got an instance "
-                f"of {type(value)} instead."
-            )
+        check_writable(self, value)
         numbers = self._numbers()
         if key not in numbers:
             numbers[key] = len(numbers)

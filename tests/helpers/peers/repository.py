@@ -1,4 +1,7 @@
-"""Our repositories with the methods of the reference's compiled ``PyRepository``."""
+"""Our repositories with the methods of the reference's compiled ``PyRepository``.
+
+Long because the reference has all of these methods in one class.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Our sessions with the methods of the reference's compiled ``PySession`` and ``PyStore``."""
+"""Our sessions with the methods of the reference's compiled ``PySession`` and ``PyStore``.
+
+Long because the reference has all of these methods in two classes that share a store.
+"""
 
 from __future__ import annotations
 

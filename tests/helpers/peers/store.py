@@ -36,6 +36,16 @@ def view_of(repository: Repository, **version: Any) -> ReadView:
     return ReadView(repository, repository.snapshot(repository.resolve(**version)))
 
 
+def check_writable(store: Store, value: Buffer) -> None:
+    """Raise the errors of zarr for a store that is read-only, or a value that is no buffer."""
+    store._check_writable()
+    if not isinstance(value, Buffer):
+        raise TypeError(
+            f"{type(store).__name__}.set(): `value` must be a Buffer instance. Got an instance "
+            f"of {type(value)} instead."
+        )
+
+
 class SessionStore(Store):
     """A store whose changes are those of a session; ``session.commit`` commits them."""
 
@@ -144,12 +154,7 @@ class SessionStore(Store):
     # -- writing --------------------------------------------------------------------------------
 
     async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        if not isinstance(value, Buffer):
-            raise TypeError(
-                f"{type(self).__name__}.set(): `value` must be a Buffer instance. Got an instance "
-                f"of {type(value)} instead."
-            )
+        check_writable(self, value)
         self.keys.set(key, value.to_bytes())
 
     async def delete(self, key: str) -> None:

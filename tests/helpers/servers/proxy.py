@@ -34,7 +34,7 @@ TOLERATED = 900
 
 
 class Trouble(Enum):
-    """What happens to a request."""
+    """Ways in which the proxy treats a request."""
 
     SLOW_DOWN = "503 SlowDown, and nothing is done"
     BROKEN = "500 InternalError, and nothing is done"

@@ -1,4 +1,4 @@
-"""Processes that read and write one repository together, and what each of them was told.
+"""Processes that read and write one repository together, and the outcomes of their commits.
 
 Each writer commits to its own two chunks, always the same bytes in both, and every fourth writer
 also adds one to a counter that all of these share: a read, and a commit that must conflict if
@@ -27,8 +27,8 @@ BY_NIGHT_PROCESSES, BY_NIGHT_SECONDS = 200, 600.0
 
 
 @dataclass
-class Told:
-    """What one writer was told."""
+class Outcomes:
+    """The outcomes of the commits of one writer."""
 
     number: int
     landed: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ def chunks_at(repository, path, lo, hi):
     return repository.chunk_source().fetch(refs, range(len(refs)))
 
 
-def _commit(repository, told, message, change):
+def _commit(repository, outcomes, message, change):
     """Commit a change until it lands or its outcome is unknown; True if it landed."""
     while True:
         session = repository.writable_session()
@@ -70,28 +70,28 @@ def _commit(repository, told, message, change):
             began = time.monotonic()
             session.commit(message)
         except ConflictError:
-            told.conflicts += 1
+            outcomes.conflicts += 1
         except CommitOutcomeUnknownError:
-            told.unknown.append(message)
+            outcomes.unknown.append(message)
             return False
         else:
-            told.commit_s.append(time.monotonic() - began)
-            told.landed.append(message)
+            outcomes.commit_s.append(time.monotonic() - began)
+            outcomes.landed.append(message)
             return True
 
 
-def _turn(repository, told, turn):
-    number = told.number
+def _turn(repository, outcomes, turn):
+    number = outcomes.number
     payload = f"{number} {turn}".encode().ljust(32)
 
     def own(session):
         session.set_chunks("/own", [[number, 0], [number, 1]], [payload, payload])
 
-    if not _commit(repository, told, f"own {number} {turn}", own):
+    if not _commit(repository, outcomes, f"own {number} {turn}", own):
         return
     began = time.monotonic()
     found = chunks_at(Repository.open(repository.location), "/own", [number, 0], [number + 1, 2])
-    told.read_s.append(time.monotonic() - began)
+    outcomes.read_s.append(time.monotonic() - began)
     if list(found) != [payload, payload]:
         raise AssertionError(f"{number} reads {found} after it wrote {payload}")
     if number % COUNTERS_EVERY == 0:
@@ -101,29 +101,29 @@ def _turn(repository, told, turn):
             [before] = repository.chunk_source().fetch(refs, [0])
             session.set_chunk("/sum", [0], (int.from_bytes(before, "big") + 1).to_bytes(8, "big"))
 
-        told.added += _commit(repository, told, f"sum {number} {turn}", add)
+        outcomes.added += _commit(repository, outcomes, f"sum {number} {turn}", add)
 
 
 def _writer(location, number, turns, seconds, barrier, results):
-    told = Told(number)
+    outcomes = Outcomes(number)
     try:
         repository = Repository.open(location)
         barrier.wait(900)
         until = time.monotonic() + seconds
         turn = 0
         while turn < turns if turns else time.monotonic() < until:
-            _turn(repository, told, turn)
+            _turn(repository, outcomes, turn)
             turn += 1
         gc.collect()
-        told.descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc") else 0
-        told.threads = threading.active_count()
+        outcomes.descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc") else 0
+        outcomes.threads = threading.active_count()
     except BaseException as error:
-        told.error = f"{type(error).__name__}: {error}"
-    results.put(told)
+        outcomes.error = f"{type(error).__name__}: {error}"
+    results.put(outcomes)
 
 
 def run(location, processes, *, turns=0, seconds=0.0):
-    """Let the processes work, each for some turns or seconds; return what each was told."""
+    """Let the processes work, each for some turns or seconds; return the outcomes of each."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["icechunk_format.repository.repository", "icechunk_format.storage.local.store"]
@@ -135,11 +135,11 @@ def run(location, processes, *, turns=0, seconds=0.0):
     ]
     for writer in writers:
         writer.start()
-    told = [results.get(timeout=seconds + 600) for _ in writers]
+    outcomes = [results.get(timeout=seconds + 600) for _ in writers]
     for writer in writers:
         writer.join(120)
     assert [writer.exitcode for writer in writers] == [0] * processes
-    return sorted(told, key=lambda one: one.number)
+    return sorted(outcomes, key=lambda one: one.number)
 
 
 def _quantiles(values):
@@ -151,35 +151,37 @@ def _quantiles(values):
 _QUANTILES = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
 
 
-def report(told, where):
+def report(outcomes, where):
     """Print commits by writer, conflicts and latencies."""
-    commits = [len(one.landed) for one in told]
-    print(f"\n{where}: {len(told)} processes, {sum(commits)} commits landed")
+    commits = [len(one.landed) for one in outcomes]
+    print(f"\n{where}: {len(outcomes)} processes, {sum(commits)} commits landed")
     print(f"  commits by writer: least {min(commits)}, {_quantiles(commits)}")
     print(
-        f"  conflicts {sum(o.conflicts for o in told)}, of unknown outcome "
-        f"{sum(len(o.unknown) for o in told)}"
+        f"  conflicts {sum(o.conflicts for o in outcomes)}, of unknown outcome "
+        f"{sum(len(o.unknown) for o in outcomes)}"
     )
-    print(f"  seconds of a commit: {_quantiles([s for o in told for s in o.commit_s])}")
-    print(f"  seconds of an opening and a read: {_quantiles([s for o in told for s in o.read_s])}")
+    print(f"  seconds of a commit: {_quantiles([s for o in outcomes for s in o.commit_s])}")
     print(
-        f"  most descriptors {max(o.descriptors for o in told)}, "
-        f"threads {max(o.threads for o in told)}"
+        f"  seconds of an opening and a read: {_quantiles([s for o in outcomes for s in o.read_s])}"
+    )
+    print(
+        f"  most descriptors {max(o.descriptors for o in outcomes)}, "
+        f"threads {max(o.threads for o in outcomes)}"
     )
 
 
-def check(location, told):
-    """Compare the repository with what the writers were told; no writer starved."""
-    assert [one.error for one in told if one.error] == []
+def check(location, outcomes):
+    """Compare the repository with the outcomes of the writers; each committed."""
+    assert [one.error for one in outcomes if one.error] == []
     repository = Repository.open(location)
     found = Counter(info.message for info in repository.ancestry())
     assert max(found.values()) == 1
-    landed = {message for one in told for message in one.landed}
-    unknown = {message for one in told for message in one.unknown}
+    landed = {message for one in outcomes for message in one.landed}
+    unknown = {message for one in outcomes for message in one.unknown}
     assert landed <= set(found)
     assert set(found) - landed - unknown == {"base", "Repository initialized"}
-    assert min(len(one.landed) for one in told) >= 1
-    for one in told:
+    assert min(len(one.landed) for one in outcomes) >= 1
+    for one in outcomes:
         left, right = chunks_at(repository, "/own", [one.number, 0], [one.number + 1, 2])
         number, turn = left.split()
         assert left == right
@@ -188,7 +190,7 @@ def check(location, told):
         assert last == f"own {one.number} {int(turn)}"
     [total] = chunks_at(repository, "/sum", [0], [1])
     added = [message for message in found if message.startswith("sum")]
-    assert int.from_bytes(total, "big") == len(added) >= sum(one.added for one in told)
+    assert int.from_bytes(total, "big") == len(added) >= sum(one.added for one in outcomes)
     from icechunk_format.maintenance import verify  # which the writers need not import
 
     wrong = [finding for finding in verify(location).to_pylist() if finding["severity"] != "info"]
@@ -198,6 +200,6 @@ def check(location, told):
 def check_load(location, spec_version, processes, *, turns=0, seconds=0.0):
     """Let the processes work on a new repository, print a report, and check the outcome."""
     prepare(location, processes, spec_version)
-    told = run(location, processes, turns=turns, seconds=seconds)
-    report(told, f"{location}, version {spec_version}")
-    check(location, told)
+    outcomes = run(location, processes, turns=turns, seconds=seconds)
+    report(outcomes, f"{location}, version {spec_version}")
+    check(location, outcomes)

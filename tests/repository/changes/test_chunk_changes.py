@@ -23,7 +23,7 @@ def rows(coords):
 
 
 def refs_of(lengths):
-    """Return references at some coordinates, told apart by their lengths."""
+    """Return references at some coordinates with different lengths."""
     refs = ChunkRefs.blank(rows(lengths), KIND_NATIVE)
     return replace(refs, length=np.array([lengths[at] for at in sorted(lengths)], np.uint64))
 

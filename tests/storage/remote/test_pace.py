@@ -234,6 +234,18 @@ def test_one_refusal_lets_the_other_requests_wait(monkeypatch):
     assert server().pace is not sender.pace
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_does_not_wait_for_a_thread_of_its_parent():
+    sender = server()
+    sender.pace.throttled(0.0, 1.0)
+    with sender.pace.turnstile:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sender.pace.turnstile.acquire(timeout=1) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_request_is_repeated_for_as_long_as_others_are_answered(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(request_policy, "time", clock)

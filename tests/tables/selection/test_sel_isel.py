@@ -1,4 +1,7 @@
-"""``sel`` and ``isel`` read what users type, and errors name what cannot be read."""
+"""``sel`` and ``isel`` read what users type, and errors name what cannot be read.
+
+Long because each type of labels has strings and values of its own.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ from icechunk_format.errors import (
     StorageError,
     UnsupportedError,
 )
+from icechunk_format.storage.concurrency import PerProcess
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import missing_object
 from icechunk_format.storage.remote.pace import Pace
@@ -198,8 +199,9 @@ class Server:
         Strings that must not appear in errors.
     backoff
         Retries of requests.
-    pace
-        The rate of all requests of this storage.
+    paces
+        The rate of all requests of this storage; a child of a fork has its own, since another
+        thread may hold the lock of its parent's.
     """
 
     root_url: str
@@ -208,12 +210,17 @@ class Server:
     classify: Callable[[Exception, Sequence[str]], Failure | None]
     secrets: tuple[str, ...] = field(default=(), repr=False)
     backoff: Backoff
-    pace: Pace = field(default_factory=Pace, repr=False)
+    paces: PerProcess[Pace] = field(default_factory=lambda: PerProcess(Pace), repr=False)
 
     @property
     def is_read_only(self) -> bool:
         """True if the server does not accept writes."""
         return self.kind == "http"
+
+    @property
+    def pace(self) -> Pace:
+        """The rate of this process."""
+        return self.paces.get()
 
     def attempt(
         self, operation: Callable[[], T], *, conditional: bool = False, weight: int = 1
