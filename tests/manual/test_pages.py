@@ -83,6 +83,8 @@ def test_page(page, repositories, tmp_path, monkeypatch):
     if page.name != "first-hour.md":
         shutil.copytree(repositories, tmp_path / "demo-output")
     monkeypatch.chdir(tmp_path)
+    # Tests share a session, and with it the names that they attach.
+    monkeypatch.setattr("icechunk_spark.sql.catalog._attached", {})
     for example in examples:
         example.evaluate()
     updated = page.read_text()
