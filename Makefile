@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SHARED   = -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST   = $(PY) $(SHARED)
 
-test: test-fast $(VENV)/spark-classes.jsa  ## run the fast tests, and the core of those with Spark, the reference and a server; 9 minutes
+test: test-fast $(VENV)/spark-classes.jsa  ## run the fast tests, and the core of those with Spark, the reference and a server; 8 minutes
 	$(PYTEST) tests --layer core
 
 test-all: test $(VENV)/spark-classes.jsa $(SPARK40)/.ready  ## run all tests but those of nightly, on the newest Spark and, if they need Spark, on 4.0; 45 minutes

@@ -39,9 +39,12 @@ def pytest_report_header() -> str | None:
     return "left out: tests/conformance, tests/peers, and what needs the reference: Python >= 3.12"
 
 
-# Folders whose tests need Java, a server or the reference wheel. Long files come first, so that two
-# processes that share the files of a run end together.
-NEEDS_MORE = ("cluster", "benchmarks", "s3", "spark", "manual", "cloud", "peers", "conformance")
+# Folders whose tests need Java, a server, the reference wheel or more time than `make test` has.
+# Long files come first, so that two processes that share the files of a run end together.
+NEEDS_MORE = (
+    *("cluster", "benchmarks", "s3", "spark", "manual", "torture"),
+    *("cloud", "peers", "conformance"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

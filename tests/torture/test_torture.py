@@ -46,6 +46,8 @@ SECONDS = float(os.environ.get("TORTURE_SECONDS", "6"))
 FIRST_SEED = int(os.environ.get("TORTURE_SEED", "1000"))
 LEAST_SEEDS = 5
 
+pytestmark = pytest.mark.core
+
 
 def is_mutable(key):
     return key == "repo" or key.startswith("refs/")
