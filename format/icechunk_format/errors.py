@@ -17,12 +17,12 @@ import re
 from typing import Any, Final, Self
 
 
-def escaped(text: str) -> str:
+def escaped(string: str) -> str:
     """Return one line of printable characters: others become escapes, as in Python."""
-    if text.isprintable():
-        return text
+    if string.isprintable():
+        return string
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in string
     )
 
 

@@ -94,7 +94,7 @@ class ObjectId:
         return np.frombuffer(joined, dtype=np.uint8).reshape(-1, cls.SIZE)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, string: str) -> Self:
         """Read an id in upper or lower case, with O for 0, and I or L for 1.
 
         Raises
@@ -107,25 +107,25 @@ class ObjectId:
         >>> SnapshotId.parse("1cechnkrep0f1rstcmt0")
         SnapshotId('1CECHNKREP0F1RSTCMT0')
         """
-        found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
+        found = cls.parse_exact(string.upper().translate(_MISREAD)) if string.isascii() else None
         if found is None:
             wanted = f"{string_length(cls.SIZE)} characters of Crockford base 32"
             raise InvalidInputError(
-                f"{text!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) are "
-                "expected",
-                found=text,
+                f"{string!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) "
+                "are expected",
+                found=string,
                 allowed=wanted,
             )
         return found
 
     @classmethod
-    def parse_exact(cls, text: str) -> Self | None:
+    def parse_exact(cls, string: str) -> Self | None:
         """Read an object's name; None unless it is the canonical form of an id.
 
         Other names are not Icechunk's objects. Reading them as the id that they resemble would let
         garbage collection delete or keep the wrong object.
         """
-        raw, is_id = decode_many([text], cls.SIZE)
+        raw, is_id = decode_many([string], cls.SIZE)
         return cls(raw.tobytes()) if is_id[0] else None
 
 
@@ -169,8 +169,8 @@ def encode_many(raw: NDArray[np.uint8]) -> list[str]:
     bits = np.zeros((n, length * _DIGIT_BITS), dtype=np.uint8)
     bits[:, : size * 8] = np.unpackbits(np.ascontiguousarray(raw, dtype=np.uint8), axis=1)
     digits = bits.reshape(n, length, _DIGIT_BITS) @ _DIGIT_WEIGHTS
-    texts: list[str] = _DIGITS[digits].view(f"S{length}").ravel().astype(f"U{length}").tolist()
-    return texts
+    strings: list[str] = _DIGITS[digits].view(f"S{length}").ravel().astype(f"U{length}").tolist()
+    return strings
 
 
 def decode_many(
@@ -186,8 +186,8 @@ def decode_many(
     is_id = np.fromiter(
         (len(name) == length and name.isascii() for name in names), dtype=bool, count=len(names)
     )
-    text = "".join(name for name, fits in zip(names, is_id.tolist(), strict=True) if fits)
-    characters = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    string = "".join(name for name, fits in zip(names, is_id.tolist(), strict=True) if fits)
+    characters = np.frombuffer(string.encode("ascii"), dtype=np.uint8)
     digits = _DIGIT_VALUES[characters].reshape(-1, length)
     bits = np.unpackbits(digits[:, :, np.newaxis], axis=2)[:, :, 8 - _DIGIT_BITS :]
     bits = bits.reshape(len(digits), length * _DIGIT_BITS)
