@@ -75,6 +75,18 @@ def test_bounds_and_a_repeated_longitude(tmp_path):
     np.testing.assert_allclose(found["t"], expected)
 
 
+@pytest.mark.parametrize("cores", [None, 2])
+def test_weighted_sums_of_integers_are_fractions(tmp_path, cores):
+    source = globe([-45.0, 0, 45], np.arange(0, 360, 60.0))
+    source["t"] = (source["t"] * 9).astype("int16")
+    path = stored(tmp_path, source)
+    over = ("time", "latitude", "longitude")
+    weighted = opened(path)["t"].weighted(source["area_of_cells"])
+    for statistic in ("mean", "sum", "std", "var"):
+        found = reduced(path, {"t": statistic}, over, weights="area_of_cells", cores=cores)
+        np.testing.assert_allclose(found["t"], getattr(weighted, statistic)(over))
+
+
 def test_weights_by_name_and_by_labels(tmp_path):
     path = stored(tmp_path, globe([-45.0, 0, 45], np.arange(0, 360, 60.0)))
     source = opened(path)["t"]

@@ -164,7 +164,10 @@ class Planner:
         self.kept = [axis for axis in range(len(self.shape)) if axis not in reduced]
         self.over = math.prod(self.shape[axis] for axis in reduced)
         self.total = self.item_bytes * math.prod(self.shape)
-        parts = sum(part_dtype(part, self.kind.dtype).itemsize for part in self.kind.parts)
+        kind = self.kind
+        parts = sum(
+            part_dtype(part, kind.dtype, weighted=kind.is_weighted).itemsize for part in kind.parts
+        )
         self.cell_bytes = parts + _ITEM
         # A block of one chunk along each reduced axis.
         self.chunk = math.prod(min(self.axes[axis].largest, self.shape[axis]) for axis in reduced)

@@ -75,11 +75,12 @@ def parts_of(statistics: Iterable[str], *, weighted: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def part_dtype(part: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def part_dtype(part: str, dtype: np.dtype[Any], *, weighted: bool) -> np.dtype[Any]:
     """Return the data type of a part of values of type `dtype`."""
     if part == "n" or part.endswith("_at"):
         return np.dtype(np.int64)
-    if part in ("w", "mean", "m2"):
+    # Weighted sums of integers are fractions.
+    if part in ("w", "mean", "m2") or (weighted and part == "s"):
         return np.dtype(np.float64)
     if part in ("any", "all"):
         return np.dtype(np.bool_)
@@ -118,7 +119,7 @@ class Kind:
 
     def nothing(self, part: str) -> tuple[Any, np.dtype[Any]]:
         """Return a part of no values, and its data type."""
-        dtype = part_dtype(part, self.dtype)
+        dtype = part_dtype(part, self.dtype, weighted=self.is_weighted)
         if part.endswith("_at"):
             return (-1 if part == "last_at" else NOWHERE), dtype
         if part in ("first", "last") and dtype.kind == "f":
