@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-1. Settings of a bucket or an account take precedence over those of all, as in Hadoop.
+1. Settings of a bucket, container or account take precedence over those of all, as in Hadoop.
 2. Only fixed credentials are taken. A credential provider or a file that Hadoop would read is not:
    without credentials, the environment's are used.
 3. No setting of one storage applies to URLs of another.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.storage.address import parse_url
+from icechunk_format.storage.address import Address, parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +27,13 @@ _S3: Final = {
     "endpoint": "storage.endpoint_url",
     "endpoint.region": "storage.region",
 }
-_AZURE: Final = {
-    "fs.azure.account.key": "storage.account_key",
-    "fs.azure.sas.fixed.token": "storage.sas_token",
-    "fs.azure.account.oauth2.client.id": "storage.client_id",
-    "fs.azure.account.oauth2.client.secret": "storage.client_secret",
-}
-_TENANT: Final = re.compile(r"^https://[^/]+/([^/]+)/oauth2/")
-_OAUTH: Final = ("storage.client_id", "storage.client_secret", "storage.tenant_id")
+_OAUTH: Final = "fs.azure.account.oauth2.client."
+# The login server and the tenant of an endpoint of tokens.
+_LOGIN: Final = re.compile(r"^(https?://[^/]+)/([^/]+)/oauth2/")
+_PUBLIC_LOGIN: Final = "https://login.microsoftonline.com"
+_PUBLIC_GOOGLE: Final = "https://storage.googleapis.com"
+# By Hadoop's `fs.azure.account.auth.type`, in the order of a configuration without it.
+_AZURE_TYPES: Final = ("sharedkey", "sas", "oauth")
 _Get = Callable[[str], str | None]
 _ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 
@@ -42,9 +41,10 @@ _ANONYMOUS: Final = "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
 _USED: Final = (
     r"^fs\.s3a\.(bucket\..+\.)?(access\.key|secret\.key|session\.token|endpoint"
     r"|endpoint\.region|connection\.ssl\.enabled|aws\.credentials\.provider)$"
-    r"|^fs\.azure\.(account\.key|sas\.fixed\.token|account\.oauth2\.client\.(id|secret|endpoint))"
-    r"(\..+)?$"
-    r"|^fs\.gs\.(auth\.type|auth\.service\.account\.json\.keyfile|project\.id)$"
+    r"|^fs\.azure\.(account\.(key|auth\.type)|sas\.fixed\.token|account\.oauth2\.client"
+    r"\.(id|secret|endpoint))(\..+)?$"
+    r"|^fs\.azure\.sas\.[^.]+\.[^.]+\.blob\..+$"
+    r"|^fs\.gs\.(auth\.type|auth\.service\.account\.json\.keyfile|project\.id|storage\.root\.url)$"
     r"|^google\.cloud\.auth\.service\.account\.json\.keyfile$"
 )
 
@@ -84,7 +84,7 @@ def options_of_hadoop(url: str, settings: Mapping[str, str]) -> dict[str, str]:
     if address.kind == "s3":
         return _of_s3(address.bucket, get)
     if address.kind == "az":
-        return _of_azure(address.account, get)
+        return _of_azure(address, get)
     return _of_google(get) if address.kind == "gs" else {}
 
 
@@ -108,34 +108,54 @@ def _of_s3(bucket: str, get: _Get) -> dict[str, str]:
     return kept
 
 
-def _of_azure(account: str | None, get: _Get) -> dict[str, str]:
-    if account is None:  # Hadoop's settings are by account
+def _of_azure(address: Address, get: _Get) -> dict[str, str]:
+    if address.account is None:  # Hadoop's settings are by account
         return {}
-    hosts = [f"{account}.{kind}.core.windows.net" for kind in ("dfs", "blob")]
+    # Settings of one file system apply to the other one: both are the same account.
+    host = address.url.partition("@")[2].partition("/")[0]
+    hosts = [host, host.replace(".dfs.", ".blob.", 1), host.replace(".blob.", ".dfs.", 1)]
 
-    def setting(name: str) -> str | None:
+    def setting(name: str) -> str:
         found = [get(f"{name}.{host}") for host in hosts]
-        return next(filter(None, found), None) or get(name)
+        return (next(filter(None, found), None) or get(name) or "").strip()
 
-    found = {ours: setting(theirs) for theirs, ours in _AZURE.items()}
-    endpoint = _TENANT.match(setting("fs.azure.account.oauth2.client.endpoint") or "")
-    found["storage.tenant_id"] = endpoint and endpoint[1]
-    kept = {name: value.strip() for name, value in found.items() if value and value.strip()}
-    if any(name not in kept for name in _OAUTH):
-        kept = {name: value for name, value in kept.items() if name not in _OAUTH}
-    # A client takes one kind of credentials; Hadoop's order.
-    for one in ("storage.account_key", "storage.sas_token"):
-        if one in kept:
-            return {one: kept[one]}
-    return kept
+    def of_container(name: str) -> str:
+        return setting(f"{name}.{address.bucket}")
+
+    tokens = (of_container("fs.azure.sas.fixed.token"), of_container("fs.azure.sas"))
+    token = next(filter(None, tokens), "") or setting("fs.azure.sas.fixed.token")
+    login = _LOGIN.match(setting(f"{_OAUTH}endpoint"))
+    principal = {
+        "storage.client_id": setting(f"{_OAUTH}id"),
+        "storage.client_secret": setting(f"{_OAUTH}secret"),
+        "storage.tenant_id": "" if login is None else login[2],
+    }
+    if login is not None and login[1] != _PUBLIC_LOGIN:
+        principal["storage.authority_host"] = login[1]
+    found = {
+        "sharedkey": {"storage.account_key": setting("fs.azure.account.key")},
+        "sas": {"storage.sas_token": token},
+        "oauth": principal,
+    }
+    chosen = setting("fs.azure.account.auth.type").lower()
+    # A client takes one kind of credentials, and all of it.
+    for kind in (chosen,) if chosen else _AZURE_TYPES:
+        if all(found.get(kind, {}).values()):
+            return found.get(kind, {})
+    return {}
 
 
 def _of_google(get: _Get) -> dict[str, str]:
-    kind = (get("fs.gs.auth.type") or "").upper()
+    kind = (get("fs.gs.auth.type") or "").strip().upper()
     key_file = get("fs.gs.auth.service.account.json.keyfile") or get(
         "google.cloud.auth.service.account.json.keyfile"
     )
-    if kind == "UNAUTHENTICATED":
-        return {"storage.anon": "true"}
-    found = {"storage.token": key_file, "storage.project": get("fs.gs.project.id")}
-    return {name: value.strip() for name, value in found.items() if value and value.strip()}
+    found = {
+        "storage.token": key_file if kind in ("", "SERVICE_ACCOUNT_JSON_KEYFILE") else None,
+        "storage.project": get("fs.gs.project.id"),
+        "storage.endpoint_url": (get("fs.gs.storage.root.url") or "").strip().rstrip("/"),
+    }
+    if found["storage.endpoint_url"] == _PUBLIC_GOOGLE:
+        found["storage.endpoint_url"] = None
+    kept = {name: value.strip() for name, value in found.items() if value and value.strip()}
+    return kept | ({"storage.anon": "true"} if kind == "UNAUTHENTICATED" else {})

@@ -246,6 +246,35 @@ def test_azure_accounts():
 
 
 @pytest.mark.usefixtures("unchecked_endpoint")
+@pytest.mark.parametrize(
+    ("host", "server"),
+    [
+        ("lab.dfs.core.usgovcloudapi.net", "lab.blob.core.usgovcloudapi.net"),
+        ("lab.blob.core.chinacloudapi.cn", "lab.blob.core.chinacloudapi.cn"),
+        ("lab.z06.dfs.storage.azure.net", "lab.z06.blob.storage.azure.net"),
+        ("onelake.dfs.fabric.microsoft.com", "onelake.blob.fabric.microsoft.com"),
+        # A name that anyone can own gets no credentials.
+        ("lab.dfs.core.windows.net.evil.org", "lab.blob.core.windows.net"),
+        ("lab.dfs.fabric.microsoft.com.evil.org", "lab.blob.core.windows.net"),
+    ],
+)
+def test_azure_clouds_have_their_own_hosts(host, server):
+    assert clients_of(f"abfss://c@{host}/x", token=CANARY).server == f"https://{server}"
+    endpoint = "http://127.0.0.1:9"
+    found = clients_of(f"abfss://c@{host}/x", anon="true", endpoint_url=endpoint)
+    assert found.server == endpoint
+
+
+@pytest.mark.usefixtures("unchecked_endpoint")
+def test_a_token_of_azure_is_a_secret():
+    assert CANARY in clients_of("az://c/x", account_name="lab", token=CANARY).secrets
+    location = Location("az://c/x", client="fsspec", options={"token": CANARY})
+    with raises(InvalidInputError, match="storage.client=obstore", option="token") as caught:
+        FsspecStorage(location.address, location.checked_options)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.usefixtures("unchecked_endpoint")
 def test_google_tokens(tmp_path):
     assert clients_of("gs://b/x", token="anon").server == "https://storage.googleapis.com"
     assert clients_of("gs://b/x", anon="true", endpoint_url="http://127.0.0.1:9").server == (

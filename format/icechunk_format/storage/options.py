@@ -62,6 +62,8 @@ KNOWN_OPTIONS: Final[dict[str, dict[str, str]]] = {
         "tenant_id": "tenant of a service principal",
         "client_id": "id of a service principal",
         "client_secret": "secret of a service principal",
+        "authority_host": "URL of the login server of a service principal, in other clouds",
+        "token": "access token of Microsoft Entra ID",
         "anon": "true for public containers: requests are not signed",
         "endpoint_url": "URL of a blob service",
         **_EVERY_SERVER,
@@ -117,6 +119,7 @@ _ALIASES: Final = {
         "account": "account_name",
         "access_key": "account_key",
         "sas_key": "sas_token",
+        "bearer_token": "token",
         **_EVERY_ALIAS,
     },
 }

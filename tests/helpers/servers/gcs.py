@@ -2,16 +2,19 @@
 
 ``from gcs_server import running_gcs_server`` in a session fixture. fake-gcs-server keeps objects,
 generations and their preconditions, but takes writes in Google's JSON protocol only, while clients
-of the library speak the XML one. :class:`_Translator` stands in front: it asks for the token, hands
-reads, listings and deletions through, and sends writes on as JSON uploads. Whether a precondition
-holds is decided by fake-gcs-server, never here.
+of the library speak the XML one. :class:`_Translator` stands in front: it asks for the token, or
+for one that the key of a service account has signed, hands reads, listings and deletions through,
+and sends writes on as JSON uploads. Whether a precondition holds is decided by fake-gcs-server,
+never here.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -48,6 +51,7 @@ class GcsServer:
     endpoint_url: str
     inner_url: str
     token: str = TOKEN
+    front: _Front
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -64,6 +68,27 @@ class GcsServer:
         )
         with urllib.request.urlopen(request, timeout=30):
             return name
+
+    def publish(self, bucket: str) -> None:
+        """Let everyone read a bucket."""
+        self.front.public.add(bucket)
+
+    def new_service_account(self, folder: Path) -> Path:
+        """Make a service account, and return the file of its key as Google's console gives it."""
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            raise GcsMissingError("there is no 'openssl' on this machine to make a key with")
+        email = f"{uuid.uuid4().hex[:8]}@tests.iam.gserviceaccount.com"
+        private, public = folder / "private.pem", folder / "public.pem"
+        command = [openssl, "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]
+        subprocess.run([*command, "-out", str(private)], check=True, capture_output=True)
+        command = [openssl, "pkey", "-in", str(private), "-pubout", "-out", str(public)]
+        subprocess.run(command, check=True, capture_output=True)
+        self.front.accounts[email] = public
+        key_file = folder / "key.json"
+        key = {"type": "service_account", "client_email": email, "private_key_id": "1"}
+        key_file.write_text(json.dumps({**key, "private_key": private.read_text()}))
+        return key_file
 
 
 @contextlib.contextmanager
@@ -96,6 +121,7 @@ def running_gcs_server() -> Iterator[GcsServer]:
             yield GcsServer(
                 endpoint_url=f"http://127.0.0.1:{front.server_address[1]}",
                 inner_url=f"http://{host}",
+                front=front,
             )
         finally:
             if thread.is_alive():
@@ -113,6 +139,29 @@ class _Front(ThreadingHTTPServer):
     def __init__(self, *args, **named) -> None:
         super().__init__(*args, **named)
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.public: set[str] = set()
+        self.accounts: dict[str, Path] = {}  # the public keys
+        self.signed: set[str] = set()
+
+    def is_signed(self, token: str) -> bool:
+        """Return True if a service account has signed a token."""
+        if token not in self.signed and self._verified(token):
+            self.signed.add(token)
+        return token in self.signed
+
+    def _verified(self, token: str) -> bool:
+        content, _, signature = token.rpartition(".")
+        try:
+            claims = json.loads(_decoded(content.partition(".")[2]))
+            public = self.accounts[claims["iss"]]
+        except (ValueError, KeyError):
+            return False
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(_decoded(signature))
+            file.flush()
+            command = ["openssl", "dgst", "-sha256", "-verify", public, "-signature", file.name]
+            done = subprocess.run(command, input=content.encode(), capture_output=True, check=False)
+        return done.returncode == 0
 
 
 class _Translator(BaseHTTPRequestHandler):
@@ -184,7 +233,14 @@ class _Translator(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _may_come_in(self) -> bool:
-        if self.headers.get("Authorization") == f"Bearer {TOKEN}":
+        given = self.headers.get("Authorization")
+        if given == f"Bearer {TOKEN}" or (
+            given is None
+            and self.command in ("GET", "HEAD")
+            and urllib.parse.unquote(self._target()[0]) in self.server.public
+        ):
+            return True
+        if given is not None and self.server.is_signed(given.removeprefix("Bearer ")):
             return True
         self._answer(401, {}, _xml("Error", Code="AuthenticationRequired"))
         return False
@@ -262,6 +318,10 @@ class _Translator(BaseHTTPRequestHandler):
 def _xml(element: str, **fields: str) -> bytes:
     inside = "".join(f"<{name}>{value}</{name}>" for name, value in fields.items())
     return f'<?xml version="1.0" encoding="UTF-8"?><{element}>{inside}</{element}>'.encode()
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def _free_port() -> int:

@@ -28,6 +28,7 @@ OF_ALL = {
     "storage.region": "us-east-1",
 }
 KEY = "fs.azure.account.key"
+TYPE = "fs.azure.account.auth.type"
 OAUTH = "fs.azure.account.oauth2.client"
 HOST = "weather.dfs.core.windows.net"
 LOGIN = "https://login.microsoftonline.com/tenant/oauth2/token"
@@ -66,10 +67,51 @@ def test_s3_has_those_of_all_buckets_and_of_one(scheme):
             {"storage.client_id": "i", "storage.client_secret": "s", "storage.tenant_id": "tenant"},
         ),
         ({f"{OAUTH}.id": "i", f"{OAUTH}.endpoint": LOGIN}, {}),
+        (
+            {
+                f"{OAUTH}.id": "i",
+                f"{OAUTH}.secret": "s",
+                f"{OAUTH}.endpoint": "https://login.chinacloudapi.cn/tenant/oauth2/v2.0/token",
+            },
+            {
+                "storage.client_id": "i",
+                "storage.client_secret": "s",
+                "storage.tenant_id": "tenant",
+                "storage.authority_host": "https://login.chinacloudapi.cn",
+            },
+        ),
+        # Hadoop takes the token of a container before that of its account.
+        (
+            {
+                "fs.azure.sas.fixed.token": "of all",
+                f"fs.azure.sas.fixed.token.{HOST}": "of the account",
+                f"fs.azure.sas.fixed.token.c.{HOST}": "of the container",
+            },
+            {"storage.sas_token": "of the container"},
+        ),
+        ({"fs.azure.sas.c.weather.blob.core.windows.net": "t"}, {"storage.sas_token": "t"}),
+        ({f"fs.azure.sas.fixed.token.other.{HOST}": "t"}, {}),
+        # The type decides among several.
+        (
+            {f"{KEY}.{HOST}": "k", "fs.azure.sas.fixed.token": "t", TYPE: "SAS"},
+            {"storage.sas_token": "t"},
+        ),
+        (
+            {f"{KEY}.{HOST}": "k", "fs.azure.sas.fixed.token": "t", f"{TYPE}.{HOST}": "SharedKey"},
+            {"storage.account_key": "k"},
+        ),
+        ({f"{KEY}.{HOST}": "k", f"{TYPE}.{HOST}": "OAuth"}, {}),
+        ({f"{KEY}.{HOST}": "k", TYPE: "Custom"}, {}),
     ],
 )
 def test_azure_has_those_of_the_account(settings, found):
     assert options_of_hadoop(ABFSS, settings) == found
+
+
+def test_an_account_of_another_cloud_has_settings_by_its_host():
+    host = "weather.dfs.core.usgovcloudapi.net"
+    settings = {f"{KEY}.{host}": "k", f"{KEY}.{HOST}": "of the public cloud"}
+    assert options_of_hadoop(f"abfss://c@{host}/r", settings) == {"storage.account_key": "k"}
 
 
 def test_azure_needs_the_account_in_the_url():
@@ -88,7 +130,18 @@ def test_azure_needs_the_account_in_the_url():
             {"storage.token": "/k.json"},
         ),
         ({"fs.gs.auth.type": "UNAUTHENTICATED"}, {"storage.anon": "true"}),
-        ({"fs.gs.auth.type": "COMPUTE_ENGINE"}, {}),
+        (
+            {
+                "fs.gs.auth.type": "COMPUTE_ENGINE",
+                "fs.gs.auth.service.account.json.keyfile": "/k.json",
+            },
+            {},
+        ),
+        (
+            {"fs.gs.storage.root.url": "http://emulator:4443/"},
+            {"storage.endpoint_url": "http://emulator:4443"},
+        ),
+        ({"fs.gs.storage.root.url": "https://storage.googleapis.com/"}, {}),
     ],
 )
 def test_google_cloud_storage(settings, found):

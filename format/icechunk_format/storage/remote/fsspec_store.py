@@ -371,13 +371,16 @@ def _arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
                     "account's key, or its path",
                     option="token",
                 ) from None
-        names = {"project": given.get("project"), "endpoint_url": given.get("endpoint_url")}
+        names = {name: given.get(name) for name in ("project", "endpoint_url")}
         return {name: value for name, value in {"token": parsed, **names}.items() if value}
     if address.kind == "az":
         if address.account is not None:
             given.setdefault("account_name", address.account)
         for name in _OBSTORE_ONLY:
             given.pop(name, None)
+        for name in given.keys() & {"token", "authority_host"}:
+            needed = f"storage.{name} of {address.shown_url} needs storage.client=obstore"
+            raise InvalidInputError(needed, option=name)
         return {**given, "anon": options.flag("anon")}
     if address.kind == "local":
         return {"auto_mkdir": True}

@@ -56,6 +56,18 @@ def deltalake() -> ModuleType:
     return package
 
 
+def _needs_plain_http(options: Mapping[str, str]) -> bool:
+    """Return True if the endpoint of S3 has no TLS, which deltalake refuses unless it is told to.
+
+    The endpoint is that of the options, or of the environment, as for repositories.
+    """
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    endpoints = [given.get("endpoint_url"), given.get("endpoint"), *map(os.environ.get, variables)]
+    endpoint = next(filter(None, endpoints), "")
+    return endpoint.startswith("http://") and "allow_http" not in given
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
     """The location of a Delta table: a URL and the ``storage_options`` of ``deltalake``."""
@@ -96,6 +108,8 @@ class DeltaTarget:
                 raise InvalidInputError(
                     f"target_options: {name!r} must be a string", option=str(name)
                 )
+        if address.kind == "s3" and _needs_plain_http(given):
+            given["AWS_ALLOW_HTTP"] = "true"
         return cls(address.url, given)
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ cannot be resumed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,6 +35,12 @@ _MEMORY: Final = obstore.store.MemoryStore()
 _CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 _STALL_TIMEOUT: Final = timedelta(seconds=60)
 _DEFAULT_TIMEOUT: Final = 300
+# Hosts of accounts that are not in the public cloud, or in a zone of it: fixed names only, since
+# they receive credentials.
+_AZURE_HOST: Final = re.compile(
+    r"([a-z0-9-]+(?:\.z[0-9]{2})?)\.(?:dfs|blob)\.(core\.chinacloudapi\.cn"
+    r"|core\.usgovcloudapi\.net|storage\.azure\.net|fabric\.microsoft\.com)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +184,7 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
         given = {**_connection_string(given.pop("connection_string")), **given}
     account = given.get("account_name") or address.account
     account = account or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    endpoint = endpoint_url(address, StorageOptions(given))
+    endpoint = endpoint_url(address, StorageOptions(given)) or _other_cloud(address)
     if account is None and endpoint is None:
         raise InvalidInputError(
             f"{address.shown_url} names no storage account; set storage.account_name, "
@@ -185,7 +192,7 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
             option="account_name",
         )
     arguments: dict[str, Any] = {"container_name": address.bucket}
-    names = ("account_key", "tenant_id", "client_id", "client_secret")
+    names = ("account_key", "tenant_id", "client_id", "client_secret", "authority_host", "token")
     arguments |= {name: given[name] for name in names if name in given}
     if "sas_token" in given:
         arguments["sas_key"] = given["sas_token"]
@@ -196,6 +203,13 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
     if options.flag("anon"):
         arguments["skip_signature"] = True
     return arguments
+
+
+def _other_cloud(address: Address) -> str | None:
+    """Return the blob service of an account outside of ``core.windows.net``, from its URL."""
+    host = address.url.partition("@")[2].partition("/")[0]
+    found = _AZURE_HOST.fullmatch(host.lower())
+    return None if found is None else f"https://{found[1]}.blob.{found[2]}"
 
 
 def _connection_string(string: str) -> dict[str, str]:
