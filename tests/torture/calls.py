@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from icechunk_format import Repository
+from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance import collect_garbage, copy, rewrite_manifests
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -156,7 +157,9 @@ def stream_batch(world: World) -> Any:
 
 
 def write_chunks(world: World) -> Any:
-    variable = open_dataset(world.open(), world.open().resolve(), None).variables["u"]
+    variable = open_dataset(world.open(), world.open().resolve(), None).variables.get("u")
+    if variable is None:
+        raise NotFoundError("there is no array u")
     box = variable.metadata.fill_array(variable.metadata.grid.full_chunk_shape((1, 0)))
     payload = (box + 1.0).astype("<f8").tobytes()
     rows = pa.table({

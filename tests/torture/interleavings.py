@@ -183,13 +183,21 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
 
+def without_messages(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: one[0] if isinstance(one, tuple) else one for key, one in state.items()}
+
+
 def judged(known: Known, names: tuple[str, str], found: Any) -> tuple[str, str | None]:
     """Return the name of the outcome, and what is wrong."""
     errors, state, told = found
-    for order in (names, names[::-1]):
-        expected, shown = known.after(*order)
-        if (errors if order == names else errors[::-1]) == expected and state == shown:
+    for first, second in ((0, 1), (1, 0)):
+        expected, shown = known.after(names[first], names[second])
+        ended = errors[first], errors[second]
+        if ended == expected and state == shown:
             return "a serial order", None
+        removed = ended == (None, None) and expected == (None, "NotFoundError")
+        if removed and without_messages(state) == without_messages(shown):
+            return "removed by both", None
     for loser, winner in ((0, 1), (1, 0)):
         if errors[loser] == "ConflictError":
             expected, shown = known.after(names[winner])
