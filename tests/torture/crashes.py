@@ -132,27 +132,31 @@ def errors_of(world: World) -> list[str]:
     return found
 
 
-def unused_after_collection(stage: Stage) -> tuple[list[str], dict[str, int]]:
-    """Collect; return what ``verify`` says of unused objects, and the number of objects by kind."""
+def unused_after_collection(
+    stage: Stage, clean: tuple[dict[str, int], ...] = ()
+) -> tuple[list[str], dict[str, int]]:
+    """Collect; return what ``verify`` says of unused objects, and the number of objects by kind.
+
+    If as many objects are left as in a run whose objects were verified, they are not verified.
+    """
     world, said = stage.world, []
-    for name in REPOSITORIES:
-        if Repository.find(world.at(name)) is None:
-            continue
-        collect_garbage(world.at(name), soon(), trim_overwritten_older_than=soon())
-        rows = verify(world.at(name)).to_pylist()
-        said += [
-            f"{name}: {row['kind']} {row['message']}" for row in rows
-            if row["severity"] == "error" or row["kind"] == "unreferenced"
-        ]  # fmt: skip
+    places = [world.at(name) for name in REPOSITORIES if Repository.find(world.at(name))]
+    for place in places:
+        collect_garbage(place, soon(), trim_overwritten_older_than=soon())
     count: Counter[str] = Counter()
     for name, keys in stage.keys().items():
-        is_repository = Repository.find(world.at(name)) is not None
+        is_repository = world.at(name) in places
         for key in keys:
             kind = key.split("/")[0]
             # A staged file may be in any folder.
             kind = "staged" if "/.storage-" in f"/{key}" else kind
             if is_repository:
                 count[f"{name}/{kind}"] += 1
+    for place in () if dict(count) in clean else places:
+        said += [
+            f"{place.url}: {row['kind']} {row['message']}" for row in verify(place).to_pylist()
+            if row["severity"] == "error" or row["kind"] == "unreferenced"
+        ]  # fmt: skip
     return said, dict(count)
 
 
@@ -169,12 +173,12 @@ class Outcome:
     message: str = ""
 
 
-def followed(stage: Stage, name: str) -> Outcome:
+def followed(stage: Stage, name: str, *clean: dict[str, int]) -> Outcome:
     """Look at the state, make the call, look again, and collect."""
     outcome = Outcome(state_of(stage.world), errors_of(stage.world))
     outcome.error, outcome.message, _ = tried(name, stage.world)
     outcome.again = state_of(stage.world)
-    outcome.said, outcome.objects = unused_after_collection(stage)
+    outcome.said, outcome.objects = unused_after_collection(stage, clean)
     _digests.clear()
     if tips(state_of(stage.world)) != tips(outcome.again):
         outcome.said.append("the collection changed what refs show")
@@ -261,7 +265,7 @@ def crashes_of(
             writes = sum(map(changes_something, requests[: number + (place == "after")]))
             left = writes, server(stage.left)
             if left not in known:
-                known[left] = server(followed, stage, name)
+                known[left] = server(followed, stage, name, before.objects, once.objects)
             what, wrong = judged(known[left], before, once, versions, is_in_steps=call.steps)
             row.states[what] += 1
             where = f"{place} request {number} {' '.join(requests[number])} ({what})"
