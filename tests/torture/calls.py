@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from icechunk_format import Repository
+from icechunk_format.errors import NotFoundError
 from icechunk_format.maintenance import collect_garbage, copy, rewrite_manifests
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -40,7 +41,9 @@ from icechunk_format.workflows.virtualizing.planning.copies import Copying
 from icechunk_spark.mapping.datasets import DatasetFunction
 
 LABELS = (0, 2, 4, 6, 8, 10)
-XS = (0.0, 1.0, 2.0)
+# Labels of x, those of a chunk, and the size up to which chunks are inline. Chunks of wide arrays
+# are objects in repositories with default settings as well.
+SIZES = {"native": (3, 2, 28), "inline": (3, 2, 512), "wide": (70, 40, 100)}
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class World:
     options: Mapping[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     """Ids and instants that the preparation notes."""
+    chunks: str = "native"
+    """A key of `SIZES`."""
 
     @property
     def files(self) -> str:
@@ -77,9 +82,10 @@ class World:
 
     def write(
         self, labels: Any, value: float, name: str = "repository",
-        variables: Any = ("u", "v"), xs: Any = XS, **options: Any,
+        variables: Any = ("u", "v"), xs: Any = None, **options: Any,
     ) -> Any:  # fmt: skip
         """Write cells whose values say label, position and `value`."""
+        xs = xs or tuple(map(float, range(SIZES[self.chunks][0])))
         cells = [(t, x) for t in labels for x in xs]
         columns = {"t": pa.array([t for t, _ in cells], pa.int64())}
         columns["x"] = pa.array([x for _, x in cells], pa.float64())
@@ -94,10 +100,9 @@ def build(world: World) -> None:
     """Make the standard repository: three versions, a branch that parted, tags and garbage."""
     repository = Repository.create(world.at(), spec_version=world.spec_version)
     facts = world.facts
-    # Chunks are objects, labels are in manifests.
-    repository.update_config({"inline_chunk_threshold_bytes": 28})
-    chunks = {"t": 2, "x": 2}
-    world.write(LABELS[:4], 0.5, mode="overwrite", chunks=chunks)
+    _, along_x, inline = SIZES[world.chunks]
+    repository.update_config({"inline_chunk_threshold_bytes": inline})
+    world.write(LABELS[:4], 0.5, mode="overwrite", chunks={"t": 2, "x": along_x})
     facts["first"] = str(repository.resolve())
     repository.create_tag("old", facts["first"])
     repository.create_branch("dev", facts["first"])
@@ -152,7 +157,9 @@ def stream_batch(world: World) -> Any:
 
 
 def write_chunks(world: World) -> Any:
-    variable = open_dataset(world.open(), world.open().resolve(), None).variables["u"]
+    variable = open_dataset(world.open(), world.open().resolve(), None).variables.get("u")
+    if variable is None:
+        raise NotFoundError("there is no array u")
     box = variable.metadata.fill_array(variable.metadata.grid.full_chunk_shape((1, 0)))
     payload = (box + 1.0).astype("<f8").tobytes()
     rows = pa.table({

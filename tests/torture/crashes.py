@@ -10,13 +10,21 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from helpers.sessions.model import stored_contents
 from torture.calls import CALLS, World, soon
-from torture.processes import Stage, changes_something, dying, in_child, staged, tried
+from torture.processes import (
+    Server,
+    Stage,
+    changes_something,
+    dying,
+    in_child,
+    staged,
+    tried,
+)
 
 from icechunk_format import Repository
 from icechunk_format.maintenance import collect_garbage, verify
@@ -36,6 +44,7 @@ class Row:
     spec_version: int
     requests: int = 0
     crashes: int = 0
+    followed: int = 0
     states: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
@@ -123,27 +132,31 @@ def errors_of(world: World) -> list[str]:
     return found
 
 
-def unused_after_collection(stage: Stage) -> tuple[list[str], dict[str, int]]:
-    """Collect; return what ``verify`` says of unused objects, and the number of objects by kind."""
+def unused_after_collection(
+    stage: Stage, clean: tuple[dict[str, int], ...] = ()
+) -> tuple[list[str], dict[str, int]]:
+    """Collect; return what ``verify`` says of unused objects, and the number of objects by kind.
+
+    If as many objects are left as in a run whose objects were verified, they are not verified.
+    """
     world, said = stage.world, []
-    for name in REPOSITORIES:
-        if Repository.find(world.at(name)) is None:
-            continue
-        collect_garbage(world.at(name), soon(), trim_overwritten_older_than=soon())
-        rows = verify(world.at(name)).to_pylist()
-        said += [
-            f"{name}: {row['kind']} {row['message']}" for row in rows
-            if row["severity"] == "error" or row["kind"] == "unreferenced"
-        ]  # fmt: skip
+    places = [world.at(name) for name in REPOSITORIES if Repository.find(world.at(name))]
+    for place in places:
+        collect_garbage(place, soon(), trim_overwritten_older_than=soon())
     count: Counter[str] = Counter()
     for name, keys in stage.keys().items():
-        is_repository = Repository.find(world.at(name)) is not None
+        is_repository = world.at(name) in places
         for key in keys:
             kind = key.split("/")[0]
             # A staged file may be in any folder.
             kind = "staged" if "/.storage-" in f"/{key}" else kind
             if is_repository:
                 count[f"{name}/{kind}"] += 1
+    for place in () if dict(count) in clean else places:
+        said += [
+            f"{place.url}: {row['kind']} {row['message']}" for row in verify(place).to_pylist()
+            if row["severity"] == "error" or row["kind"] == "unreferenced"
+        ]  # fmt: skip
     return said, dict(count)
 
 
@@ -160,12 +173,12 @@ class Outcome:
     message: str = ""
 
 
-def followed(stage: Stage, name: str) -> Outcome:
+def followed(stage: Stage, name: str, *clean: dict[str, int]) -> Outcome:
     """Look at the state, make the call, look again, and collect."""
     outcome = Outcome(state_of(stage.world), errors_of(stage.world))
     outcome.error, outcome.message, _ = tried(name, stage.world)
     outcome.again = state_of(stage.world)
-    outcome.said, outcome.objects = unused_after_collection(stage)
+    outcome.said, outcome.objects = unused_after_collection(stage, clean)
     _digests.clear()
     if tips(state_of(stage.world)) != tips(outcome.again):
         outcome.said.append("the collection changed what refs show")
@@ -185,19 +198,29 @@ def run_whole(stage: Stage, name: str) -> tuple[list[tuple[str, str]], dict[str,
     return requests, versions_of(stage.world)
 
 
-def crash(stage: Stage, name: str, number: int, place: str) -> None:
-    """Bring the world back, and die in the call."""
-    stage.restore()
-    tried(name, stage.world, dying(number, place))
+# Their clients have threads, which a fork stops: a process that is forked uses none of them.
+WITH_CLIENTS = ("mirror", "virtualize")
+
+
+def warm(stage: Stage, name: str) -> None:
+    """Make the call once on a local disk, so that what is forked has loaded what it takes."""
+    if not name.startswith(WITH_CLIENTS):
+        shutil.copytree(stage.copy, stage.world.folder)
+        tried(name, replace(stage.world, url=stage.world.folder, options={}))
 
 
 def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) -> list[Any]:
-    """Return the requests and places at which to die: all, or about so many."""
-    places = ("before", "within", "after") if is_local else ("before", "after")
-    every = [
-        (number, place) for number, request in enumerate(requests) for place in places
-        if place != "within" or request[0] in ("put", "copy")
-    ]  # fmt: skip
+    """Return the requests and places at which to die: all, or about so many.
+
+    After a read is before the next request.
+    """
+    every = []
+    for number, request in enumerate(requests):
+        every.append((number, "before"))
+        if is_local and request[0] in ("put", "copy"):
+            every.append((number, "within"))
+        if changes_something(request) or number == len(requests) - 1:
+            every.append((number, "after"))
     if most is None:
         return every
     # Reads change nothing: a process that dies at them leaves what the last write left.
@@ -211,26 +234,43 @@ def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) ->
 
 
 def crashes_of(
-    root: Path, name: str, spec_version: int, most: int | None, bucket: dict[str, str] | None = None
+    root: Path,
+    name: str,
+    spec_version: int,
+    most: int | None,
+    bucket: dict[str, str] | None = None,
+    chunks: str = "wide",
 ) -> Row:
-    """Kill a process at requests of a call; return what came of it."""
+    """Kill a process at requests of a call; return what came of it.
+
+    What is left is followed once for the kills after the same writes that leave the same files.
+    """
     call, row = CALLS[name], Row(name, spec_version)
-    stage = staged(root, (name,), spec_version, bucket)
-    requests, versions = in_child(run_whole, stage, name)
-    once: Outcome = in_child(followed, stage, name)
-    in_child(stage.restore)
-    before: Outcome = in_child(followed, stage, name)
-    row.requests = len(requests)
-    row.wrong += [f"not killed: {problem}" for problem in before.errors + before.said]
-    row.wrong += [f"made twice: {problem}" for problem in once.errors + once.said]
-    for number, place in points(requests, bucket is None, most):
-        assert in_child(crash, stage, name, number, place) is None
-        row.crashes += 1
-        found: Outcome = in_child(followed, stage, name)
-        what, wrong = judged(found, before, once, versions, is_in_steps=call.steps)
-        row.states[what] += 1
-        where = f"{place} request {number} {' '.join(requests[number])} ({what})"
-        row.wrong += [f"{where}: {problem}" for problem in wrong]
+    stage = staged(root, (name,), spec_version, bucket, chunks)
+    known: dict[Any, Outcome] = {}
+    with Server() as server:
+        requests, versions = server(run_whole, stage, name)
+        once: Outcome = server(followed, stage, name)
+        server(stage.restore)
+        before: Outcome = server(followed, stage, name)
+        row.requests = len(requests)
+        row.wrong += [f"not killed: {problem}" for problem in before.errors + before.said]
+        row.wrong += [f"made twice: {problem}" for problem in once.errors + once.said]
+        shutil.rmtree(stage.world.folder)
+        warm(stage, name)
+        for number, place in points(requests, bucket is None, most):
+            server(stage.restore)
+            assert in_child(tried, name, stage.world, dying(number, place)) is None
+            row.crashes += 1
+            writes = sum(map(changes_something, requests[: number + (place == "after")]))
+            left = writes, server(stage.left)
+            if left not in known:
+                known[left] = server(followed, stage, name, before.objects, once.objects)
+            what, wrong = judged(known[left], before, once, versions, is_in_steps=call.steps)
+            row.states[what] += 1
+            where = f"{place} request {number} {' '.join(requests[number])} ({what})"
+            row.wrong += [f"{where}: {problem}" for problem in wrong]
+    row.followed = len(known)
     shutil.rmtree(root)
     return row
 
@@ -250,6 +290,8 @@ def judged(
             key: shown for key, shown in found.state.items()
             if shown not in (before.state.get(key), once.state.get(key))
             and shown not in versions.get(key, ())
+            # Settings of a repository that is not whole yet.
+            and not (key.endswith(" config") and key not in before.state)
         }  # fmt: skip
         gone = before.state.keys() & once.state.keys() - found.state.keys()
         if not is_in_steps or odd or gone:

@@ -1,7 +1,8 @@
 """Runs one call within another one, at a request of each, and compares with both serial orders.
 
 The first call stops before its n-th request, the second one runs up to its m-th request or to its
-end, the first one goes on to its end, and then the second one. Each is a process of its own.
+end, the first one goes on to its end, and then the second one. The first is a process of its own,
+forked from the process of the second, which is warm.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from torture.calls import CALLS
 from torture.crashes import REPOSITORIES, digest, without_record
-from torture.processes import Child, Stage, Watch, in_child, staged, tried
+from torture.processes import Child, Stage, Watch, staged, tried
 
 from icechunk_format import Repository
 from icechunk_format.repository.files.metadata_files import metadata_cache
@@ -27,6 +28,8 @@ from icechunk_format.tables import open_dataset
 
 # Those that create what others change, or that need a repository alone.
 LEFT_OUT = ("map_blocks", "reduce", "virtualize", "virtualize with copies", "copy")
+# Folders of files that never change.
+DATA = ("chunks", "manifests", "snapshots", "transactions")
 PREPARED = tuple(name for name, call in CALLS.items() if not call.alone and name not in LEFT_OUT)
 
 
@@ -38,12 +41,19 @@ def partners(spec_version: int) -> list[str]:
 # -- what users see -------------------------------------------------------------------------
 
 
+# What the versions hold that were prepared, by spec version and snapshot.
+_contents: dict[tuple[Path, str], str] = {}
+
+
 def meaning_of(stage: Stage) -> dict[str, Any]:
     """Return cells by label and attributes of each ref, its messages, and each configuration."""
     metadata_cache().clear()
     found: dict[str, Any] = {}
+    prepared, files = stage.prepared(), stage.files()
+    changed = {name for name in {**prepared, **files} if prepared.get(name) != files.get(name)}
+    is_kept = all(name in files for name in prepared if name.split("/")[1] in DATA)
     for name in REPOSITORIES:
-        if is_unchanged(stage, name):
+        if name != "repository" and not any(one.startswith(f"{name}/") for one in changed):
             continue
         repository = Repository.find(stage.world.at(name))
         if repository is None:
@@ -56,20 +66,13 @@ def meaning_of(stage: Stage) -> dict[str, Any]:
                     re.sub(r" \(.*\)$", "", info.message)
                     for info in repository.ancestry(snapshot=tip)
                 ]
-                found[f"{name} {kind} {ref}"] = content_of(repository, tip), sorted(messages)
+                key = stage.copy, str(tip)
+                content = _contents.get(key) if is_kept else None
+                content = content or content_of(repository, tip)
+                if f"{name}/snapshots/{tip}" in prepared:
+                    _contents[key] = content
+                found[f"{name} {kind} {ref}"] = content, sorted(messages)
     return found
-
-
-def is_unchanged(stage: Stage, name: str) -> bool:
-    """Return True if a repository other than the first has only the files that were prepared."""
-
-    def files(root: Path) -> list[Any]:
-        found = sorted(root.rglob("*"))
-        return [(p.relative_to(root), p.stat().st_mtime_ns) for p in found if p.is_file()]
-
-    return name != "repository" and files(stage.copy / name) == files(
-        Path(stage.world.folder, name)
-    )
 
 
 def content_of(repository: Repository, snapshot: Any) -> str:
@@ -132,13 +135,21 @@ class Paused:
 
 def interleaved(stage: Stage, names: tuple[str, str], at: tuple[int, int | None]) -> Any:
     """Return both errors and what users see after an interleaving."""
-    in_child(stage.restore)
+    stage.restore()
+    metadata_cache().clear()
     first = Paused(names[0], stage, at[0])
     first.wait()
-    second = Paused(names[1], stage, at[1])
-    second.wait()
-    one, other = first.end(), second.end()
-    return (one[0], other[0]), in_child(meaning_of, stage), (one[1], other[1])
+    ends: list[tuple[str | None, str, int]] = []
+    watch = Watch()
+
+    def go_on(number: int) -> None:
+        if number == at[1]:
+            ends.append(first.end())
+
+    watch.before = go_on
+    error, message, _ = tried(names[1], stage.world, watch)
+    one = ends[0] if ends else first.end()
+    return (one[0], error), meaning_of(stage), (one[1], message)
 
 
 @dataclass
@@ -151,12 +162,12 @@ class Known:
 
     def after(self, *names: str) -> tuple[tuple[str | None, ...], dict[str, Any]]:
         if names not in self.orders:
-            in_child(self.stage.restore)
-            ends = [Paused(name, self.stage, None).end() for name in names]
-            state = in_child(meaning_of, self.stage)
-            self.orders[names] = tuple(end[0] for end in ends), state
+            self.stage.restore()
+            metadata_cache().clear()
+            ends = [tried(name, self.stage.world) for name in names]
+            self.orders[names] = tuple(end[0] for end in ends), meaning_of(self.stage)
             if len(names) == 1:
-                self.requests[names[0]] = ends[0][2]
+                self.requests[names[0]] = len(ends[0][2])
         found: tuple[tuple[str | None, ...], dict[str, Any]] = self.orders[names]
         return found
 
@@ -172,13 +183,21 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
 
+def without_messages(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: one[0] if isinstance(one, tuple) else one for key, one in state.items()}
+
+
 def judged(known: Known, names: tuple[str, str], found: Any) -> tuple[str, str | None]:
     """Return the name of the outcome, and what is wrong."""
     errors, state, told = found
-    for order in (names, names[::-1]):
-        expected, shown = known.after(*order)
-        if (errors if order == names else errors[::-1]) == expected and state == shown:
+    for first, second in ((0, 1), (1, 0)):
+        expected, shown = known.after(names[first], names[second])
+        ended = errors[first], errors[second]
+        if ended == expected and state == shown:
             return "a serial order", None
+        removed = ended == (None, None) and expected == (None, "NotFoundError")
+        if removed and without_messages(state) == without_messages(shown):
+            return "removed by both", None
     for loser, winner in ((0, 1), (1, 0)):
         if errors[loser] == "ConflictError":
             expected, shown = known.after(names[winner])

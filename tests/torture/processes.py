@@ -7,6 +7,8 @@ caches do not survive a fork. So a caller starts that process by ``elsewhere``.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import importlib
 import os
 import pickle
@@ -14,6 +16,7 @@ import shutil
 import signal
 import traceback
 import uuid
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -152,6 +155,50 @@ def in_child(function: Callable[..., Any], *args: Any) -> Any:
     return Child(lambda: function(*args)).result()
 
 
+class Server:
+    """A forked process that calls functions one after another, and uses its clients again."""
+
+    def __init__(self) -> None:
+        calls, self._calls = os.pipe()
+        self._answers, answers = os.pipe()
+        self._child = Child(lambda: self._serve(calls, answers))
+        os.close(calls)
+        os.close(answers)
+        self._from = os.fdopen(self._answers, "rb")
+
+    def _serve(self, calls: int, answers: int) -> None:
+        os.close(self._calls)
+        os.close(self._answers)
+        with os.fdopen(calls, "rb") as reader, os.fdopen(answers, "wb") as writer:
+            while True:
+                try:
+                    function, args = pickle.load(reader)
+                except EOFError:
+                    return
+                try:
+                    answer = (True, function(*args))
+                except BaseException:
+                    answer = (False, traceback.format_exc()[-3000:])
+                pickle.dump(answer, writer)
+                writer.flush()
+
+    def __call__(self, function: Callable[..., Any], *args: Any) -> Any:
+        call = pickle.dumps((function, args))
+        while call:
+            call = call[os.write(self._calls, call) :]
+        is_done, answer = pickle.load(self._from)
+        assert is_done, answer
+        return answer
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._calls)
+        self._child.result()
+        self._from.close()
+
+
 @contextlib.contextmanager
 def elsewhere() -> Iterator[Callable[..., Any]]:
     """Give a function that calls another one in a process that has used no client yet."""
@@ -179,19 +226,55 @@ class Stage:
     bucket: dict[str, str] | None = None
 
     def restore(self) -> None:
-        """Bring the world back; a process calls it that ends soon, as it may use a client."""
+        """Bring the world back; if it is in a bucket, a client of this process does so."""
         shutil.rmtree(self.world.folder, ignore_errors=True)
         shutil.copytree(self.copy, self.world.folder)
         if self.bucket is None:
             return
         store, prefix = self._store()
-        gone = [found["path"] for batch in store.list(prefix) for found in batch]
-        if gone:
+        prepared, found = self.prepared(), self.files()
+        kept = {name for name in found if name.split("/")[0] not in LOCAL}
+        if gone := [f"{prefix}/{name}" for name in kept - prepared.keys()]:
             store.delete(gone)
-        for path in sorted(self.copy.rglob("*")):
-            name = path.relative_to(self.copy).as_posix()
-            if path.is_file() and path.name[0] != "." and name.split("/")[0] not in LOCAL:
-                store.put(f"{prefix}/{name}", path.read_bytes())
+        for name, one in prepared.items():
+            if found.get(name) != one:
+                store.put(f"{prefix}/{name}", Path(self.copy, name).read_bytes())
+
+    def prepared(self) -> dict[str, object]:
+        """Return what tells whether a file is as it was prepared, by name."""
+        return _prepared(self.copy, self.bucket is not None)
+
+    def files(self) -> dict[str, object]:
+        """Return the files that are there, with what tells whether they are as prepared."""
+        found: dict[str, object] = files_below(self.world.folder)
+        if self.bucket is not None:
+            found = {name: one for name, one in found.items() if name.split("/")[0] in LOCAL}
+            store, prefix = self._store()
+            for batch in store.list(prefix):
+                for one in batch:
+                    name = one["path"].removeprefix(f"{prefix}/")
+                    found[name] = one["e_tag"].strip('"')
+        return found
+
+    def left(self) -> tuple[Any, ...]:
+        """Return which files are there, without what differs from run to run.
+
+        A file is known by its name if it was prepared or is the same in each run, and else by its
+        folder.
+        """
+        prepared = self.prepared()
+        found: Counter[Any] = Counter()
+        for name, one in self.files().items():
+            if name in prepared:
+                found[name, "as prepared" if prepared[name] == one else "changed"] += 1
+                continue
+            known = name.split("/")[:2]
+            if "/refs/" in name:
+                known = [name]
+            elif name.rpartition("/")[2].startswith(STAGED):
+                known = [*known[:1], STAGED]
+            found["/".join(known), "new"] += 1
+        return tuple(sorted(found.items()))
 
     def download(self) -> None:
         """Bring what was prepared in the bucket to the folder that it is brought back from."""
@@ -204,16 +287,8 @@ class Stage:
 
     def keys(self) -> dict[str, list[str]]:
         """Return the keys below each repository."""
-        names: list[str] = []
-        if self.bucket is None:
-            root = Path(self.world.folder)
-            names = [p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()]
-        else:
-            store, prefix = self._store()
-            for batch in store.list(prefix):
-                names += [found["path"].removeprefix(f"{prefix}/") for found in batch]
         found: dict[str, list[str]] = {}
-        for name in names:
+        for name in self.files():
             first, _, key = name.partition("/")
             if first not in LOCAL and key != ".storage-lock":
                 found.setdefault(first, []).append(key)
@@ -235,16 +310,43 @@ class Stage:
 
 
 LOCAL = ("table",)
+STAGED = ".storage-"
+
+
+def files_below(root: str | Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each file, by its name below a folder."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = f"{folder}/{name}"
+            stat = os.stat(path)
+            found[path[len(str(root)) + 1 :]] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+@functools.cache
+def _prepared(copy: Path, is_in_bucket: bool) -> dict[str, object]:
+    files = files_below(copy)
+    if not is_in_bucket:
+        return dict(files)
+    return {
+        name: hashlib.md5(Path(copy, name).read_bytes()).hexdigest() for name in files
+        if name.split("/")[0] not in LOCAL and name.rpartition("/")[2][0] != "."
+    }  # fmt: skip
 
 
 def staged(
-    root: Path, names: tuple[str, ...], spec_version: int, bucket: dict[str, str] | None = None
+    root: Path,
+    names: tuple[str, ...],
+    spec_version: int,
+    bucket: dict[str, str] | None = None,
+    chunks: str = "native",
 ) -> Stage:
     """Build the world for some calls in a folder, and return the stage that brings it back."""
     folder, copy = root / "world", root / "copy"
     shutil.rmtree(root, ignore_errors=True)
     folder.mkdir(parents=True)
-    world = World(str(folder), str(folder), spec_version)
+    world = World(str(folder), str(folder), spec_version, chunks=chunks)
     if bucket is not None:
         options = {key: value for key, value in bucket.items() if key != "url"}
         world = replace(world, url=f"{bucket['url']}/{uuid.uuid4().hex[:8]}", options=options)

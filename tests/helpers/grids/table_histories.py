@@ -233,7 +233,7 @@ class History:
 
     def rename(self, branch, state, array):
         free = sorted({*"uvwxyz"} - state.names().keys())
-        if self.spec_version == 2:
+        if self.spec_version == 2 and free:
             name = self.chance.choice(free)
             self.open().rename(f"/{array.name}", f"/{name}", branch=branch)
             array.name = name
@@ -246,7 +246,8 @@ class History:
     def add(self, branch, state, array):
         free = sorted({*"uvwxyz"} - state.names().keys())
         some = sorted(self.chance.sample(sorted(state.labels), self.chance.randint(1, 2)))
-        self.write(branch, some, [self.chance.choice(free)])
+        if free:
+            self.write(branch, some, [self.chance.choice(free)])
 
     def rechunk(self, branch, state, array):
         request = RechunkRequest(

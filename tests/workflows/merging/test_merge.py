@@ -252,6 +252,25 @@ def test_the_branch_that_takes_the_changes_moves_during_the_merge(monkeypatch):
     assert (found["a/c/1"], found["b/c/5"]) == (b"dev", b"rival")
 
 
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_commit_between_two_reads_of_the_repository_is_merged_with(monkeypatch, spec_version):
+    repository = begun(spec_version)
+    commit_to(repository, "dev", chunk("/a", 0, b"ours"))
+    other, real = Repository.open(repository.location), Repository.writable_tip
+
+    def moving(opened, branch):
+        if opened is repository and not moved:
+            moved.append(commit_to(other, "main", chunk("/b", 1, b"theirs")))
+        return real(opened, branch)
+
+    moved = []
+    monkeypatch.setattr(Repository, "writable_tip", moving)
+    repository.merge("dev")
+    assert moved
+    found = contents(repository)
+    assert (found["a/c/0"], found["b/c/1"]) == (b"ours", b"theirs")
+
+
 def test_a_source_that_is_collected_meanwhile_is_not_merged(monkeypatch):
     repository = begun()
     commit_to(repository, "dev", chunk("/a", 1, b"dev" * 300))

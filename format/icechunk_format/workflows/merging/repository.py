@@ -147,12 +147,14 @@ class Repository(repository.Repository):
     def _merge(self, source: SnapshotId, into: str, **given: Any) -> Merge:
         from icechunk_format.workflows.merging.merge import Merge
 
+        # One state has the target and its history: another writer may commit before the next read.
+        history = self._history()
         return Merge(
             storage=self.storage,
-            history=self._history(),
+            history=history,
             format=ManifestFormat(spec_version=self._version_now(), config=self.config),
             tip=self.writable_tip(into),
             source=source,
-            target=self.resolve(branch=into),
+            target=self._resolve(history, branch=into),
             **given,
         )
