@@ -66,7 +66,7 @@ class Session(Settings):
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try the mutants instead of running the tests."""
-        # A module that only a function imports may not be in memory; forks would import it as it is.
+        # A module that only a function imports may not be in memory: forks would import it again.
         for module, _ in self._modules:
             __import__(module.name)
         seen = self._coverage(session)
