@@ -69,11 +69,11 @@ class Session(Settings):
         # A module that only a function imports may not be in memory: forks would import it again.
         for module, _ in self._modules:
             __import__(module.name)
-        seen = self._coverage(session)
         live: dict[types.CodeType, list[types.FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
             if isinstance(found, types.FunctionType) and found.__code__.co_filename in self._paths:
                 live[found.__code__].append(found)
+        seen = self._coverage(session, {one.__code__ for every in live.values() for one in every})
         gc.collect()
         gc.freeze()
         for module, mutants in self._modules:
@@ -149,7 +149,9 @@ class Session(Settings):
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             yield self._failed
 
-    def _coverage(self, session: pytest.Session) -> dict[str, dict[int, set[int]]]:
+    def _coverage(
+        self, session: pytest.Session, codes: set[types.CodeType]
+    ) -> dict[str, dict[int, set[int]]]:
         """Return the tests that execute each line of each module; keep the seconds of each."""
         known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
         package = _digest(*sorted(self._paths), *sorted(FORMAT.rglob("*.py")))
@@ -162,13 +164,13 @@ class Session(Settings):
             lines: set[tuple[str, int]] = set()
 
             def ran(code: types.CodeType, line: int) -> object:
-                if code.co_filename in self._paths:
-                    lines.add((code.co_filename, line))
+                lines.add((code.co_filename, line))
                 return monitoring.DISABLE
 
             monitoring.use_tool_id(tool, "mutation")
             monitoring.register_callback(tool, monitoring.events.LINE, ran)
-            monitoring.set_events(tool, monitoring.events.LINE)
+            for code in _with_inner(codes):
+                monitoring.set_local_events(tool, code, monitoring.events.LINE)
             tests, began = {}, time.process_time()
             for n, failed in zip(todo, self._run(session, folder, todo), strict=True):
                 tests[keys[n]] = (time.process_time() - began, failed, sorted(lines))
@@ -194,6 +196,12 @@ class Session(Settings):
             for path, line in lines:
                 seen[path][line].add(n)
         return seen
+
+
+def _with_inner(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
+    for code in codes:
+        yield code
+        yield from _with_inner(c for c in code.co_consts if isinstance(c, types.CodeType))
 
 
 @cache
