@@ -82,6 +82,9 @@ class Session(Settings):
                 pairs = changed_functions(module.code, mutant.code)
                 lines = by_line if pairs is None else mutant.lines
                 tests = set().union(*(by_line.get(line, ()) for line in lines))
+                if not tests and pairs is not None:
+                    # Python reports no line for a jump, such as `continue`.
+                    tests = by_line.get(mutant.lines.start - 1, set())
                 if not tests:
                     self._report(mutant, NOT_RUN)
                     continue

@@ -222,7 +222,7 @@ def _compressed(refs: ChunkRefs, dictionary: bytes, policy: LocationCompression)
     texts = refs.texts
     if texts is None:
         return refs
-    is_plain = (refs.kind == KIND_VIRTUAL) & (texts.lengths > 0)
+    is_plain = refs.kind == KIND_VIRTUAL
     if texts.is_compressed is not None:
         is_plain &= ~texts.is_compressed
     # Readers refuse to decompress longer locations, but accept them uncompressed.
