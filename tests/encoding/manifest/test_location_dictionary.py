@@ -37,6 +37,12 @@ def test_many_locations_get_a_dictionary_and_few_do_not() -> None:
     assert found.location(777).startswith("s3://bucket/archive/year=27/GOES16_0000777")
 
 
+def test_defaults_are_those_of_the_reference() -> None:
+    policy = LocationCompression()
+    assert (policy.min_num_chunks, policy.dictionary_max_training_samples) == (1000, 100)
+    assert (policy.dictionary_max_size_bytes, policy.compression_level) == (2048, 3)
+
+
 def test_arrays_without_locations_are_left_alone_by_compression() -> None:
     rows = np.arange(5)[:, None]
     arrays = [
