@@ -5,6 +5,7 @@ What cannot be written is refused, and a million references stay small and fast.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,16 @@ from hypothesis import strategies as st
 from icechunk_format.encoding.ids import ManifestId, NodeId
 from icechunk_format.encoding.manifest import decode as manifest
 from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_INLINE,
     KIND_NATIVE,
+    KIND_VIRTUAL,
     ChunkRefs,
     inline_refs,
     native_refs,
     virtual_refs,
 )
 from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.encoding.manifest.encode import encode
+from icechunk_format.encoding.manifest.encode import encode, encode_payload
 from icechunk_format.encoding.manifest.texts import RefTexts
 from icechunk_format.errors import InvalidInputError
 
@@ -236,3 +239,18 @@ def test_a_million_references_are_small_and_need_no_loop() -> None:
     # None of them has a loop over references.
     assert encoding + decoding + indexing + selecting < 10_000
     assert found.nbytes / 10**6 <= 100
+
+
+def test_the_bytes_stay_as_they_are() -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    rows: Seen = {
+        (0, 1): (KIND_NATIVE, b"i" * 12, 0, 9),
+        (0, 2): (KIND_NATIVE, b"j" * 12, 7, 2**40),
+        (1, 0): (KIND_INLINE, b"inline"),
+        (2, 2): (KIND_VIRTUAL, "s3://b/one.nc", 5, 6, "etag", 0),
+        (3, 0): (KIND_VIRTUAL, "s3://b/one.nc", 11, 12, None, 1_700_000_000),
+    }
+    arrays = [build(2, rows), build(2, {at: rows[at] for at in ((0, 1), (0, 2))}), build(0, {})]
+    arrays += [build(2, {(1, 0): rows[1, 0]}), far_away(3)]
+    payload = encode_payload(manifest_of(*arrays), location_compression=None)
+    assert hashlib.sha256(payload).hexdigest()[:16] == "5562cc6e0e1e7137"

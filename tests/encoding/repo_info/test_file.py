@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -192,3 +193,10 @@ def test_the_newest_update_has_no_backup() -> None:
 def test_flags_that_do_not_fit_are_refused(flags: tuple[int, ...]) -> None:
     with raises(InvalidInputError, found=list(flags), allowed=(0, 65535)):
         repo_info.encode(replace(small_repository(), enabled_feature_flags=flags))
+
+
+def test_the_bytes_stay_as_they_are() -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    data = repo_info.encode(small_repository())
+    payload = unwrap(data, file_type=FileType.REPO_INFO, object_key="k").payload
+    assert hashlib.sha256(payload).hexdigest()[:16] == "e3d3cba3af317a10"
