@@ -24,6 +24,8 @@ from mutmut.mutation.mutators import (
     operator_string,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
+FORMAT = ROOT / "format" / "icechunk_format"
 # Arguments that state an assumption (`zip(strict=True)`) or what only saves time or memory.
 ASSUMPTIONS = {"strict", "copy", "maxsize", "stacklevel", "slots", "zero_copy_only"}
 # Calls whose arguments are words for people, or types.
@@ -143,6 +145,7 @@ class Module:
 
     def __init__(self, path: Path) -> None:
         self.path, self.text = path, path.read_text()
+        self.name = ".".join(path.relative_to(FORMAT.parent).with_suffix("").parts)
         self.code = compile(self.text, str(path), "exec")
         places = _Places()
         MetadataWrapper(cst.parse_module(self.text), unsafe_skip_copy=True).visit(places)

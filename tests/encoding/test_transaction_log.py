@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from helpers.effort import counted_lines
 from helpers.raised import raises
 from hypothesis import given, settings
@@ -268,3 +270,30 @@ def test_a_million_chunks_need_no_loop() -> None:
     found, decoding = counted_lines(lambda: transaction_log.decode(data))
     assert (found.updated_chunks[node] == grid).all()
     assert encoding + decoding < 10_000
+
+
+@pytest.mark.parametrize(
+    ("spec_version", "digest"), [(1, "f38c8fd96e1beaad"), (2, "d8d8048fd8185b9a")]
+)
+def test_the_bytes_stay_as_they_are(spec_version: int, digest: str) -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    ids = [NodeId(bytes([n]) * NodeId.SIZE) for n in range(9)]
+    moves = (
+        MoveOperation(from_path="/a", to_path="/b", node_id=ids[7], is_array=True),
+        MoveOperation(from_path="/g", to_path="/h", node_id=ids[8], is_array=False),
+    )
+    chunks = {ids[4]: np.arange(6, dtype=np.uint32).reshape(3, 2), ids[5]: np.empty((1, 0), "u4")}
+    log = TransactionLog(
+        id=SnapshotId(b"s" * 12),
+        new_groups=(ids[1], ids[0]),
+        new_arrays=(ids[2],),
+        deleted_groups=(ids[3],),
+        deleted_arrays=(ids[6],),
+        updated_groups=(ids[4],),
+        updated_arrays=(ids[5],),
+        updated_chunks=chunks,
+        moved_nodes=moves if spec_version == 2 else (),
+    )
+    data = transaction_log.encode(log, spec_version=spec_version)
+    payload = unwrap(data, file_type=FileType.TRANSACTION_LOG, object_key="k").payload
+    assert hashlib.sha256(payload).hexdigest()[:16] == digest

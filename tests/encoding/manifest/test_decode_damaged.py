@@ -39,6 +39,16 @@ def test_broken_references_are_named(rows: list[dict[str, Any]], facts: dict[str
         decoded(*rows)
 
 
+def test_errors_name_the_object() -> None:
+    payload = Assembly("the test manifest")
+    payload.root(TableLayout(manifest.MANIFEST, ("id", "arrays")))
+    where = {"object_key": "manifests/x", "file_type": "manifest"}
+    with raises(FormatError, **where):
+        manifest.decode_payload(payload.finish()[:20], object_key="manifests/x")
+    with raises(FormatError, **where):
+        manifest.decode_payload(payload.finish(), object_key="manifests/x")
+
+
 def test_damaged_texts_fail_when_they_are_used() -> None:
     refs = decoded(
         {"index": [0], "compressed_location": b"not a frame"},
@@ -94,6 +104,7 @@ def test_texts_shared_to_multiply_memory_are_not_copied() -> None:
     assert refs.nbytes < 1_000_000
     assert refs.location(4999) == "y" * 100_000
     assert refs.compact().nbytes < 1_000_000
+    assert refs.compact().location(4998) == "x" * 100_000
     assert len(pickle.dumps(refs)) < 1_000_000
 
 

@@ -37,6 +37,12 @@ def test_many_locations_get_a_dictionary_and_few_do_not() -> None:
     assert found.location(777).startswith("s3://bucket/archive/year=27/GOES16_0000777")
 
 
+def test_defaults_are_those_of_the_reference() -> None:
+    policy = LocationCompression()
+    assert (policy.min_num_chunks, policy.dictionary_max_training_samples) == (1000, 100)
+    assert (policy.dictionary_max_size_bytes, policy.compression_level) == (2048, 3)
+
+
 def test_arrays_without_locations_are_left_alone_by_compression() -> None:
     rows = np.arange(5)[:, None]
     arrays = [
@@ -185,3 +191,24 @@ def test_frames_without_a_size_are_read() -> None:
         dictionary=dictionary,
     )
     assert refs.locations(np.arange(2)) == ["s3://bucket/one", "s3://bucket/two"]
+
+
+def test_frames_record_their_size_and_dictionary() -> None:
+    refs = round_trip(far_away(1500))
+    assert refs.texts is not None
+    assert refs.texts.dictionary is not None
+    first = refs.texts.buffer[refs.texts.starts[0] :][: refs.texts.lengths[0]].tobytes()
+    found = zstandard.get_frame_parameters(first)
+    assert found.content_size == len(refs.location(0))
+    assert found.dict_id == zstandard.ZstdCompressionDict(refs.texts.dictionary).dict_id() != 0
+
+
+def test_a_manifest_with_few_locations_is_told_by_their_sum() -> None:
+    policy = LocationCompression(min_num_chunks=30)
+    for count in (14, 15):
+        arrays = manifest_of(far_away(count), far_away(15, extra="_v2"))
+        found = manifest.decode(encode(arrays, location_compression=policy))
+        texts = found.arrays[0].refs.texts
+        assert texts is not None
+        assert (texts.is_compressed is not None) == (count == 15 and texts.dictionary is not None)
+        assert found.arrays[1].refs.location(3) == arrays.arrays[1].refs.location(3)

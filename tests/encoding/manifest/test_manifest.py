@@ -5,6 +5,7 @@ What cannot be written is refused, and a million references stay small and fast.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +32,17 @@ from hypothesis import strategies as st
 from icechunk_format.encoding.ids import ManifestId, NodeId
 from icechunk_format.encoding.manifest import decode as manifest
 from icechunk_format.encoding.manifest.chunk_refs import (
+    KIND_INLINE,
     KIND_NATIVE,
+    KIND_VIRTUAL,
     ChunkRefs,
     inline_refs,
     native_refs,
     virtual_refs,
 )
 from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
-from icechunk_format.encoding.manifest.encode import encode
+from icechunk_format.encoding.manifest.encode import encode, encode_payload
+from icechunk_format.encoding.manifest.texts import RefTexts
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -121,6 +125,51 @@ def test_a_sparse_selection_lets_go_of_a_large_buffer() -> None:
     assert refs.take(np.array([5])).nbytes < 21_000
     assert refs.take(np.array([5])).inline(0) == chunks[5]
     assert refs.take(np.arange(60)).inline(59) == chunks[59]
+    assert refs.texts is not None
+    assert refs.take(np.arange(60)).texts.buffer is refs.texts.buffer  # type: ignore[union-attr]
+
+
+def test_many_lists_of_texts_are_joined() -> None:
+    parts = [
+        virtual_refs([[i]], [f"s3://b/{i}"], [0], [1], etags=[None if i == 2 else f"e{i}"])
+        for i in range(4)
+    ]
+    parts.insert(2, native_refs([[9]], np.zeros((1, 12), np.uint8), [1]))
+    joined = ChunkRefs.concat(parts)
+    assert joined.locations(np.arange(4)) == [f"s3://b/{i}" for i in range(4)]
+    assert joined.etags(np.arange(5)) == ["e0", "e1", None, "e3", None]
+
+
+def test_etags_shared_to_multiply_memory_are_not_copied() -> None:
+    rows = np.arange(40)
+    texts = RefTexts(
+        buffer=np.frombuffer(b"0123456789", np.uint8),
+        starts=np.zeros(40, np.int64),
+        lengths=np.ones(40, np.uint32),
+        etag_starts=rows % 2,
+        etag_lengths=np.full(40, 9, np.uint32),
+    )
+    assert texts.used_bytes() == 1 + 40 * 9
+    assert texts.compact() is texts
+    assert texts.take(rows[:1]).compact().etags(rows[:1]) == ["012345678"]
+
+
+def test_memory_is_that_of_columns_texts_and_index() -> None:
+    refs = far_away(3)
+    assert refs.texts is not None
+    columns = (refs.coords, refs.kind, refs.chunk_id, refs.offset, refs.length, refs.last_modified)
+    plain = sum(column.nbytes for column in columns)
+    assert refs.nbytes == plain + refs.texts.nbytes
+    texts = refs.texts
+    assert texts.nbytes == texts.buffer.nbytes + texts.starts.nbytes + texts.lengths.nbytes
+    assert refs.find(np.array([[1]])).tolist() == [1]
+    assert refs.nbytes == plain + refs.texts.nbytes + refs.order.nbytes
+    native = native_refs([[0]], np.zeros((1, 12), np.uint8), [1])
+    assert native.nbytes == sum(
+        getattr(native, name).nbytes
+        for name in ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
+    )
+    assert virtual_refs([[0]], ["a"], [0], [1], etags=[None]).texts.etag_starts is None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -190,3 +239,18 @@ def test_a_million_references_are_small_and_need_no_loop() -> None:
     # None of them has a loop over references.
     assert encoding + decoding + indexing + selecting < 10_000
     assert found.nbytes / 10**6 <= 100
+
+
+def test_the_bytes_stay_as_they_are() -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    rows: Seen = {
+        (0, 1): (KIND_NATIVE, b"i" * 12, 0, 9),
+        (0, 2): (KIND_NATIVE, b"j" * 12, 7, 2**40),
+        (1, 0): (KIND_INLINE, b"inline"),
+        (2, 2): (KIND_VIRTUAL, "s3://b/one.nc", 5, 6, "etag", 0),
+        (3, 0): (KIND_VIRTUAL, "s3://b/one.nc", 11, 12, None, 1_700_000_000),
+    }
+    arrays = [build(2, rows), build(2, {at: rows[at] for at in ((0, 1), (0, 2))}), build(0, {})]
+    arrays += [build(2, {(1, 0): rows[1, 0]}), far_away(3)]
+    payload = encode_payload(manifest_of(*arrays), location_compression=None)
+    assert hashlib.sha256(payload).hexdigest()[:16] == "5562cc6e0e1e7137"

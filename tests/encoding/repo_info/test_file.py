@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.encoding.repo_info import updates as repo_updates
 from icechunk_format.encoding.repo_info.file import REPO, RepoInfo, SnapshotInfo
+from icechunk_format.encoding.repo_info.state import SnapshotIds
 from icechunk_format.encoding.repo_info.stored_snapshots import SNAPSHOT_INFO
 from icechunk_format.encoding.repo_info.updates import (
     Availability,
@@ -192,3 +194,84 @@ def test_the_newest_update_has_no_backup() -> None:
 def test_flags_that_do_not_fit_are_refused(flags: tuple[int, ...]) -> None:
     with raises(InvalidInputError, found=list(flags), allowed=(0, 65535)):
         repo_info.encode(replace(small_repository(), enabled_feature_flags=flags))
+
+
+def test_the_bytes_stay_as_they_are() -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    data = repo_info.encode(small_repository())
+    payload = unwrap(data, file_type=FileType.REPO_INFO, object_key="k").payload
+    assert hashlib.sha256(payload).hexdigest()[:16] == "e3d3cba3af317a10"
+
+
+def test_kinds_have_the_numbers_of_the_specification() -> None:
+    words = (
+        "unknown repo_initialized repo_migrated config_changed metadata_changed tag_created "
+        "tag_deleted branch_created branch_deleted branch_reset new_commit commit_amended "
+        "new_detached_snapshot gc_ran expiration_ran feature_flag_changed repo_status_changed"
+    )
+    assert {kind.name.lower(): int(kind) for kind in UpdateKind} == {
+        word: number for number, word in enumerate(words.split())
+    }
+    numbers = {"ONLINE": 0, "READ_ONLY": 1, "OFFLINE": 2}
+    assert {one.name: int(one) for one in Availability} == numbers
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_the_bytes_of_a_long_log_stay_as_they_are(count: int) -> None:
+    """Few entries are written one by one, many in bulk."""
+    status = RepoStatus(availability=Availability.OFFLINE, set_at=3, reason="why")
+    rare = [
+        repo_updates.RepoMigratedUpdate(from_version=1, to_version=2),
+        repo_updates.TagDeletedUpdate(name="v", previous_snap_id=TIP_ID),
+        repo_updates.BranchCreatedUpdate(name="dev"),
+        repo_updates.FeatureFlagChangedUpdate(id=300, new_value=True, is_set=False),
+        repo_updates.RepoStatusChangedUpdate(status=status),
+        repo_updates.RepoStatusChangedUpdate(status=None),
+        RepoInitializedUpdate(),
+    ]
+    commits = [
+        repo_updates.NewCommitUpdate(branch=f"b{n % 3}", new_snap_id=SnapshotId(bytes([n]) * 12))
+        for n in range(count)
+    ]
+    log = [
+        Update(details=one, updated_at=1000 - n, backup_path=f"repo.{n}" if n else None)
+        for n, one in enumerate(commits + rare)
+    ]
+    repository = replace(small_repository(), latest_updates=tuple(log))
+    data = repo_info.encode(repository)
+    assert repo_info.decode(data).latest_updates == tuple(log)
+    digest = hashlib.sha256(payload(data)).hexdigest()[:16]
+    assert digest == {3: "e3ba604bde37344d", 40: "31f4c9abdf81098a"}[count]
+
+
+def test_ids_are_a_sequence() -> None:
+    ids = [SnapshotId(bytes([n]) * 12) for n in range(4)]
+    held = SnapshotIds.of(ids)
+    assert SnapshotIds.of(held) is held
+    assert (list(held), len(held), held[1], held[-1]) == (ids, 4, ids[1], ids[3])
+    assert isinstance(held[1:3], SnapshotIds)
+    assert held[1:3] == ids[1:3]
+    assert held == tuple(ids)
+    assert held != ids[:3]
+    assert held != [*ids[:3], ids[0]]
+    assert held != 7
+    assert hash(held) == hash(SnapshotIds.of(ids))
+
+
+def test_a_repository_knows_the_logs_that_it_refers_to() -> None:
+    pruned = SnapshotId(b"p" * 12)
+    assert small_repository().transaction_logs() == {ROOT_ID, TIP_ID, pruned}
+    read = repo_info.decode(repo_info.encode(small_repository()))
+    assert read.transaction_logs() == {ROOT_ID, TIP_ID, pruned}
+    assert read.metadata == {"title": "weather", "list": [1, {"a": None}]}
+    assert read.snapshots[TIP_ID].metadata == {"author": "someone", "count": 3}
+
+
+def test_the_two_faults_of_a_history_are_told_apart() -> None:
+    repository = small_repository()
+    snapshots = dict(repository.snapshots)
+    snapshots[ROOT_ID] = replace(snapshots[ROOT_ID], parent_id=TIP_ID)
+    with raises(FormatError, match="is its own ancestor"):
+        replace(repository, snapshots=snapshots).ancestry(TIP_ID)
+    with raises(FormatError, match="is a parent, but is not listed"):
+        replace(repository, snapshots={TIP_ID: snapshots[TIP_ID]}).ancestry(TIP_ID)

@@ -12,6 +12,7 @@ from helpers.raised import raises
 
 from icechunk_format.encoding.envelope import FileType, wrap
 from icechunk_format.encoding.repo_info import file as repo_info
+from icechunk_format.encoding.repo_info import lists
 from icechunk_format.encoding.repo_info.lists import REF, UPDATE
 from icechunk_format.encoding.tables.schema import TableSchema
 from icechunk_format.encoding.values.metadata_items import METADATA_ITEM
@@ -61,6 +62,10 @@ EMPTY = TableSchema("Empty")
             "snapshots[0].message",
         ),
         (
+            {"snapshots": lambda w: w.offsets([snapshot_table(w, message=w.blob(b"\xff"))])},
+            "snapshots[0].message",
+        ),
+        (
             {"snapshots": lambda w: w.offsets([snapshot_table(w, parent_offset=1)])},
             "snapshots[0].parent_offset",
         ),
@@ -95,7 +100,12 @@ EMPTY = TableSchema("Empty")
         ({"latest_updates": update_of(12, EMPTY)}, "latest_updates[0].update_type.new_snap_id"),
     ],
 )
-def test_contradictions_are_named(changes: dict[str, Any], field: str) -> None:
+@pytest.mark.parametrize("in_bulk", [False, True])
+def test_contradictions_are_named(
+    changes: dict[str, Any], field: str, in_bulk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_bulk:
+        monkeypatch.setattr(lists, "MIN_ROWS", 1)
     with raises(FormatError, field=field, object_key="repo", file_type="repo info"):
         repo_info.decode(made(**changes))
 

@@ -28,6 +28,7 @@ def test_ref_files_round_trip(snapshot_id: SnapshotId) -> None:
 def test_other_layouts_of_the_same_json_are_read() -> None:
     data = b'{ "other": 1,\n "snapshot" : "1CECHNKREP0F1RSTCMT0" }\n'
     assert decode_ref_json(data, "k") == INITIAL_SNAPSHOT_ID
+    assert decode_ref_json(data.ljust(64 << 10), "k") == INITIAL_SNAPSHOT_ID
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_other_layouts_of_the_same_json_are_read() -> None:
         b'{"snapshot": "1CECHNKREP0F1RSTCMT0"',
         b"\xff\xfe\x00",
         b"[" * 20_000,
-        b" " * 100_000,
+        b'{"snapshot": "1CECHNKREP0F1RSTCMT0"}'.ljust((64 << 10) + 1),
     ],
 )
 def test_damaged_ref_files_are_named(data: bytes) -> None:
@@ -63,6 +64,8 @@ def test_keys_are_told_apart() -> None:
         "refs/branch.main/other.json",
         "refs/branch.main/ref.json.deleted",
         "refs/branch/ref.json",
+        "refs/branch.main/ref_json",
+        "refs/branch.main-and-more",
         "refs/tags.v1/ref.json",
         "refs/branch.a/b/ref.json",
         "refs/ref.json",

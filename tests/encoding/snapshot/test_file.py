@@ -5,6 +5,7 @@ Ten thousand manifests are written and read in milliseconds.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -274,3 +275,13 @@ def test_ten_thousand_manifests_take_milliseconds() -> None:
     found, reading = counted_lines(lambda: snapshot.decode(data, object_key="k"))
     assert found == tree
     assert writing + reading < 10_000  # no loop over references
+
+
+@pytest.mark.parametrize(
+    ("spec_version", "digest"), [(1, "4207a24cdacb63c0"), (2, "e75a71e619b74ecf")]
+)
+def test_the_bytes_stay_as_they_are(spec_version: int, digest: str) -> None:
+    """A change of this digest changes what other clients read: compare it with theirs first."""
+    data = snapshot.encode(small_snapshot(spec_version))
+    payload = unwrap(data, file_type=FileType.SNAPSHOT, object_key="k").payload
+    assert hashlib.sha256(payload).hexdigest()[:16] == digest

@@ -17,6 +17,7 @@ from icechunk_format.encoding.snapshot import file as snapshot
 from icechunk_format.encoding.snapshot.decode_nodes import (
     ARRAY_DATA,
     DIMENSION_NAME,
+    DIMENSION_SHAPE_V2,
     GROUP_DATA,
     NODE_SNAPSHOT,
 )
@@ -173,6 +174,44 @@ def test_arrays_that_share_references_are_bounded() -> None:
     field, lines = counted_lines(lambda: damaged_field(data))
     assert field == "nodes.node_data.manifests"
     assert lines < 1_000_000  # 100 million references are described
+
+
+_SHARED = {
+    "nodes.path": lambda w: {"path": w.string("/" + "x" * 100_000)},
+    "nodes.user_data": lambda w: {"user_data": w.blob(b" " * 200_000)},
+    "nodes.node_data.shape": lambda w: {
+        "shape_v2": w.offsets([w.table(DIMENSION_SHAPE_V2, array_length=1, num_chunks=1)] * 10_000)
+    },
+    "nodes.node_data.dimension_names": lambda w: {
+        "shape_v2": w.offsets([w.table(DIMENSION_SHAPE_V2, array_length=1, num_chunks=1)]),
+        "dimension_names": w.offsets([w.table(DIMENSION_NAME, name=w.string("n" * 200_000))]),
+    },
+}
+
+
+@pytest.mark.parametrize("field", _SHARED)
+def test_nodes_that_share_their_parts_are_bounded(field: str) -> None:
+    """What 400 nodes share takes many times the size of the file when it is read for each."""
+
+    def nodes(w: TableWriter, count: int) -> int:
+        shared = _SHARED[field](w)
+        of_array = {name: at for name, at in shared.items() if name in ARRAY_DATA.fields}
+        empty = {"shape": w.records(b"", count=0), "manifests": w.offsets([])}
+        empty["shape_v2"] = w.offsets([])
+        array = w.table(ARRAY_DATA, **(empty | of_array))
+        fields = {"id": bytes(8), "node_data_type": 1, "node_data": array}
+        if shared.keys() != of_array.keys():
+            fields |= shared
+        fields = {"user_data": w.blob(b"{}"), "path": w.string("/a")} | fields
+        return w.offsets([w.table(NODE_SNAPSHOT, **fields) for _ in range(count)])
+
+    snapshot.decode(made(nodes=lambda w: nodes(w, 1)), object_key="snapshots/X")
+    assert damaged_field(made(nodes=lambda w: nodes(w, 400))) == field
+
+
+def test_the_empty_table_of_a_group_is_a_table() -> None:
+    data = made(nodes=lambda w: w.offsets([node_table(w, node_data=w.blob(bytes(5000)))]))
+    assert damaged_field(data) == "nodes.node_data vtable"
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

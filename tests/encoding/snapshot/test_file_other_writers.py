@@ -66,15 +66,15 @@ def test_empty_dimension_names_mean_unnamed() -> None:
 
 
 def test_version_1_counts_chunks_from_their_length() -> None:
-    shape = struct.pack("<6Q", 100, 30, 0, 0, 5, 9)
+    shape = struct.pack("<8Q", 100, 30, 0, 0, 5, 9, 2**62, 2**31)
     data = with_array(
         spec_version=1,
         shape_v2=None,
-        shape=lambda w: w.records(shape, count=3, alignment=8),
+        shape=lambda w: w.records(shape, count=4, alignment=8),
     )
     array = snapshot.decode(data, object_key="k").node("/a").array
-    assert array.shape == (100, 0, 5)
-    assert array.num_chunks == (4, 0, 1)
+    assert array.shape == (100, 0, 5, 2**62)
+    assert array.num_chunks == (4, 0, 1, 2**31)
 
 
 def test_the_spec_byte_and_the_lists_are_independent() -> None:

@@ -25,7 +25,10 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine."""
+    """Run a test that is a coroutine, or a property test of one."""
+    property_test = getattr(pyfuncitem.obj, "hypothesis", None)
+    if property_test and inspect.iscoroutinefunction(property_test.inner_test):
+        property_test.inner_test = awaited(property_test.inner_test)
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}

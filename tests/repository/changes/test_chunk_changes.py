@@ -100,6 +100,7 @@ class Model:
         refs, deleted = self.changes.pending()
         found = {}
         for receipt in self.changes.receipts:
+            assert receipt.coords.count
             for at in receipt.coords.coords().tolist():
                 assert tuple(at) not in found
                 found[tuple(at)] = receipt.manifest_id

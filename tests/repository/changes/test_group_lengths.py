@@ -1,11 +1,20 @@
 """Arrays of a group that fit together on each side fit together after a rebase and a merge."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers.builder import new_repository
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes.group_lengths import (
+    Disagreement,
+    arrays_of,
+    changed_groups,
+    new_disagreements,
+)
 
 
 def put(session, path, **lengths):
@@ -182,3 +191,50 @@ def test_a_level_of_a_pyramid_may_be_renamed():
     session.commit("a pyramid, on purpose")
     repository.rename("/g/half", "/g/coarse")
     repository.rename("/h/quarter", "/g/quarter")
+
+
+def stub(path, shape=None):
+    return SimpleNamespace(path=path, array=None if shape is None else SimpleNamespace(shape=shape))
+
+
+def test_groups_are_changed_by_arrays_with_another_length_or_path():
+    stored = {"a": stub("/a/v", (4,)), "b": stub("/b/v", (4,)), "g": stub("/e/g"), "h": stub("/h")}
+    base = SimpleNamespace(nodes=SimpleNamespace(with_id=stored.get))
+    changes = ChangeSet(
+        created={"n": stub("/n/v", (1,)), "k": stub("/k/group"), "r": stub("/", (1,))},
+        moved={
+            "m": SimpleNamespace(to_path="/m/v", is_array=True),
+            "o": SimpleNamespace(to_path="/o/g", is_array=False),
+        },
+        updated={
+            "a": stub("/a/v", (5,)),
+            "b": stub("/b/v", (4,)),
+            "new": stub("/c/v", (4,)),
+            "g": stub("/e/g"),
+            "h": stub("/d/h", (3,)),
+        },
+    )
+    assert changed_groups(changes, base) == {"/n", "/m", "/a", "/c", "/d"}
+
+
+def arrays(**shapes):
+    """Return arrays of the dimensions t, one without a name, and x."""
+    names = ("t", None, "x")
+    return {
+        key: SimpleNamespace(shape=s, dimension_names=names[: len(s)]) for key, s in shapes.items()
+    }
+
+
+def test_named_dimensions_that_no_side_had_with_two_lengths_must_agree():
+    now = arrays(a=(4, 2, 3), b=(4, 9, 3), c=(5, 2), d=(6, 2, 4))
+    of_t, of_x = Disagreement("t", "c", 5, "a", 4), Disagreement("x", "d", 4, "a", 3)
+    assert new_disagreements(now, []) == [of_t, of_x]
+    assert new_disagreements(now, [arrays(a=(1, 1, 1)), {}]) == [of_t, of_x]
+    assert new_disagreements(now, [{}, arrays(a=(1, 1, 1), b=(1, 1, 2))]) == [of_t]
+    assert new_disagreements(now, [arrays(a=(1,), b=(2,)), arrays(a=(1, 1, 1), b=(1, 1, 2))]) == []
+    assert new_disagreements(arrays(a=(4, 2, 3), b=(4, 9, 3)), [now]) == []
+    assert str(of_t) == "t is 5 in c and 4 in a"
+    unnamed = {key: SimpleNamespace(shape=(n,), dimension_names=None) for n, key in enumerate("ab")}
+    assert new_disagreements(unnamed, []) == []
+    nodes = SimpleNamespace(children=lambda path: [stub(f"{path}/g"), stub(f"{path}/v", (3,))])
+    assert {key: array.shape for key, array in arrays_of(nodes, "/g").items()} == {"/g/v": (3,)}

@@ -5,7 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from icechunk_format.repository.changes.meaning import OF_VALUES, STORED, same_aspects, same_meaning
+from icechunk_format.repository.changes.meaning import (
+    MISSING,
+    OF_VALUES,
+    PACKING,
+    STORED,
+    same_aspects,
+    same_meaning,
+)
 
 DOCUMENT = {
     "shape": [4],
@@ -55,3 +62,11 @@ def test_damaged_documents_must_be_equal():
     broken = SimpleNamespace(user_data=b"{")
     assert same_meaning(broken, SimpleNamespace(user_data=b"{"))
     assert not same_meaning(broken, node(DOCUMENT))
+
+
+def test_members_and_attributes_with_a_meaning():
+    assert STORED == ("data_type", "fill_value", "codecs", "storage_transformers")
+    names = "units calendar scale_factor add_offset _FillValue missing_value _Unsigned"
+    assert tuple(names.split()) == OF_VALUES
+    assert PACKING == ("scale_factor", "add_offset", "_Unsigned")
+    assert MISSING == ("_FillValue", "missing_value")

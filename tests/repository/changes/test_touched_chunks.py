@@ -70,7 +70,9 @@ def test_tiles_of_a_large_grid_come_row_by_row():
     assert made.count == 1_000_000
     expected = np.indices((200, 100, 50), dtype=np.uint32).reshape(3, -1).T
     assert (made.coords() == expected).all()
-    assert max(map(len, made.blocks())) <= 1 << 17
+    sizes = [len(block) for block in made.blocks()]
+    assert max(sizes) <= 1 << 17
+    assert len(sizes) == 8
 
 
 def test_scattered_chunks_are_read_in_few_blocks():

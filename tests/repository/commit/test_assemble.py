@@ -1,19 +1,21 @@
 """A commit writes the manifests that its changes touch, in bounded pieces, and no others."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 from helpers.grids.sessions import grid_session, manifest_ids, set_block, split_manifests
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document, stored_contents
 
+from icechunk_format.encoding.ids import ManifestId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.encoding.object_keys import snapshot_key
 from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.encoding.snapshot.file import Nodes
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.commit import manifest_plan
+from icechunk_format.repository.commit import assemble, manifest_plan
 from icechunk_format.repository.commit.assemble import manifest_files_of
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.files.manifest_files import store_manifests
@@ -189,3 +191,56 @@ def test_references_are_taken_as_given(repository):
     assert refs.offset.tolist() == [100, 200, 7]
     assert refs.location(2) == "s3://bucket/key"
     assert refs.etag(2) == "tag"
+
+
+def test_the_manifest_that_is_not_listed_is_named():
+    known, missing = (ManifestId(letter * 12) for letter in (b"a", b"b"))
+    base = SimpleNamespace(
+        id=SnapshotId(bytes(12)),
+        manifest_files=ManifestFiles.of(
+            ManifestId.rows([known]), np.array([1], np.uint64), np.array([1], np.uint32)
+        ),
+    )
+    for ids in ([known, missing], [missing, known]):
+        nodes = SimpleNamespace(manifest_ids=ManifestId.rows(ids))
+        with raises(FormatError, match=str(missing), file_type="snapshot"):
+            manifest_files_of(nodes, base)
+    found = manifest_files_of(SimpleNamespace(manifest_ids=ManifestId.rows([known] * 2)), base)
+    assert found.ids.tobytes() == known.raw
+    none = SimpleNamespace(manifest_ids=ManifestId.rows([]))
+    assert len(manifest_files_of(none, base)) == 0
+
+
+def test_the_cost_of_a_group_counts_references_and_files():
+    a, b, c = (ManifestId(letter * 12) for letter in (b"a", b"b", b"c"))
+    counts = np.array([10, 20, 30])
+    work = SimpleNamespace(
+        changes=SimpleNamespace(receipts=[SimpleNamespace(num_chunk_refs=n) for n in (3, 4, 5)]),
+        base=SimpleNamespace(ids=ManifestId.rows([a, b, c])),
+        group=SimpleNamespace(base_rows=np.array([0, 2]), receipt_rows=np.array([1, 2])),
+    )
+    listed = ManifestFiles.of(ManifestId.rows([a, b, c]), counts, counts.astype(np.uint32))
+    of_files = 4 * (assemble._REFS_AT_ONCE // assemble._FILES_AT_ONCE)
+    assert assemble._cost(work, listed) == 10 + 30 + 4 + 5 + of_files
+
+
+def test_files_are_written_once_if_a_commit_is_tried_again(repository_v2):
+    split_manifests(repository_v2, axis0=2)
+    session = grid_session(repository_v2, (6,))
+    set_block(session, range(6))
+    session.commit("first")
+    session = repository_v2.writable_session()
+    set_block(session, [0, 5], payload=b"y")
+    tree = session._tree
+    made = assemble.ManifestAssembler(repository_v2.storage, session.format)
+    arrays = [(node, tree.changes.chunks[node.id]) for node in tree.changed_nodes()]
+    once = made.assemble(arrays, tree.base.manifest_files)
+    assert made.files_written == 2
+    [files] = [found.files for found in once.values()]
+    assert made.bytes_written == sum(receipt.size_bytes for receipt in files)
+    again = made.assemble(arrays, tree.base.manifest_files)
+    assert made.files_written == 2
+    assert [found.files for found in again.values()] == [files]
+    set_block(session, [0], payload=b"z")
+    made.assemble(arrays, tree.base.manifest_files)
+    assert made.files_written == 4

@@ -4,14 +4,19 @@ Every single request of a commit fails once in every way; many processes commit 
 """
 
 import multiprocessing
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document, stored_contents
 from helpers.storage.faulty_repositories import begin, fail_at, faulty_repository, heal
 from helpers.storage.faulty_storage import Fault
 
-from icechunk_format.encoding.object_keys import overwritten_key
+from icechunk_format.encoding.ids import SnapshotId
+from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs, inline_refs, native_refs
+from icechunk_format.encoding.object_keys import overwritten_key, snapshot_key
 from icechunk_format.encoding.repo_info.updates import NewCommitUpdate
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
 from icechunk_format.repository import Repository
@@ -233,3 +238,47 @@ def test_a_clock_that_is_wrong_by_much_is_refused(monkeypatch):
     session.commit("late")
     times = [info.flushed_at for info in sound.ancestry()]
     assert times[0] == times[1] + 1
+
+
+def test_the_tolerated_difference_of_clocks(monkeypatch):
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    there = int(at.timestamp() * 1_000_000)
+    storage = SimpleNamespace(root_url="place", head=lambda key: SimpleNamespace(last_modified=at))
+    monkeypatch.setattr(commit_module, "MAX_CLOCK_SKEW", 5_000_000)
+    for ahead, words in ((5_000_001, "5 s ahead of"), (-9_000_000, "9 s behind")):
+        new = SimpleNamespace(id=SnapshotId(bytes(12)), flushed_at=there + ahead)
+        with raises(InvalidInputError, match=words, flushed_at=there + ahead):
+            commit_module._check_clock(storage, new)
+    for ahead in (5_000_000, 0, -5_000_000):
+        new = SimpleNamespace(id=SnapshotId(bytes(12)), flushed_at=there + ahead)
+        commit_module._check_clock(storage, new)
+
+
+def test_files_are_counted_by_kind():
+    counted, other = commit_module.Written(), commit_module.Written()
+    counted.add("snapshots", 1, 10)
+    counted.add("snapshots", 2, 5)
+    mixed = ChunkRefs.concat(
+        [
+            native_refs([[0], [1]], np.arange(24, dtype=np.uint8).reshape(2, 12), [5, 6]),
+            inline_refs([[2]], [b"inline"]),
+        ]
+    )
+    other.add_chunks(mixed)
+    other.add("snapshots", 1, 1)
+    counted.add_all(other)
+    assert counted.files == {"snapshots": 4, "chunks": 2}
+    assert counted.bytes == {"snapshots": 16, "chunks": 11}
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_commit_reports_the_files_of_each_kind(spec_version):
+    sound, _ = faulty_repository(spec_version)
+    result = begin(sound).commit("counted")
+    assert result.files_written.keys() == result.bytes_written.keys()
+    counted = {"manifests": 1, "snapshots": 1, "transactions": 1}
+    assert {kind: result.files_written[kind] for kind in counted} == counted
+    key = snapshot_key(result.snapshot_id)
+    assert result.bytes_written["snapshots"] == sound.storage.head(key).size
+    ids = sound.snapshot(result.snapshot_id).manifest_files
+    assert result.bytes_written["manifests"] in ids.size_bytes.tolist()

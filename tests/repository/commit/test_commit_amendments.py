@@ -1,5 +1,7 @@
 """An amendment takes the place of the version that it amends, in history and in the log."""
 
+from datetime import UTC, datetime
+
 from helpers.grids.sessions import grid_session, set_block
 from helpers.raised import raises
 from helpers.sessions.model import group_document, stored_contents
@@ -69,3 +71,19 @@ def test_what_cannot_be_amended(repository):
     session.set_chunk("/c", [0], b"x")
     with raises(InvalidInputError, moved=False):
         session.amend("no")
+
+
+def test_an_amendment_keeps_the_logs_of_expired_ancestors(repository_v2):
+    session = grid_session(repository_v2, (4,))
+    for step in range(3):
+        set_block(session, [step])
+        session.commit(f"version {step}")
+        session = repository_v2.writable_session()
+    repository_v2.expire_snapshots(datetime.now(UTC))
+    tip = next(iter(repository_v2.ancestry()))
+    assert tip.pruned_ancestor_tx_logs
+    set_block(session := repository_v2.writable_session(), [3])
+    amended = session.amend("better")
+    found = next(iter(repository_v2.ancestry()))
+    assert found.id == amended.snapshot_id
+    assert found.pruned_ancestor_tx_logs == tip.pruned_ancestor_tx_logs

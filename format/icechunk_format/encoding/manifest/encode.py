@@ -226,7 +226,7 @@ def _compressed(refs: ChunkRefs, dictionary: bytes, policy: LocationCompression)
     strings = refs.strings
     if strings is None:
         return refs
-    is_plain = (refs.kind == KIND_VIRTUAL) & (strings.lengths > 0)
+    is_plain = refs.kind == KIND_VIRTUAL
     if strings.is_compressed is not None:
         is_plain &= ~strings.is_compressed
     # Readers refuse to decompress longer locations, but accept them uncompressed.

@@ -80,7 +80,7 @@ class ChunkChanges:
         if not receipts:
             return
         refs, deleted = self.pending()
-        hidden = [deleted[:0]]
+        hidden: list[NDArray[np.uint32]] = []
         joined = [*self.receipts, *receipts]
         boxes = np.array([receipt.extents for receipt in joined], dtype=np.uint32)
         for pairs in overlapping_pairs(boxes.reshape(len(joined), self.ndim, 2)):

@@ -189,7 +189,7 @@ class ConflictDetector:
 
     def _chunks(self) -> Iterator[Conflict]:
         for node_id, changes in self.changes.chunks.items():
-            if changes.is_empty or node_id in self.changes.created:
+            if node_id in self.changes.created:
                 continue
             has_writes = changes.replaces_all or changes.touched().count > 0
             if not has_writes:

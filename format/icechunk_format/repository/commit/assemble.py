@@ -253,8 +253,6 @@ def manifest_files_of(
         np.concatenate([listed.num_chunk_refs, new.num_chunk_refs]),
     )
     ids = nodes.manifest_ids
-    if not len(ids):
-        return ManifestFiles.empty()
     rows = rows_of_ids(known.ids, ids)
     if (rows < 0).any():
         missing = ManifestId(ids[int(np.argmax(rows < 0))].tobytes())

@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 _INEXACT: Final = frozenset(
     ("exp", "sin", "cos", "tan", "ln", "power", "radians", "degrees", "lower", "upper")
 )
+# Parts of a time: small integers, which are cast to the type that Spark gives them.
+_PARTS: Final = ("year", "quarter", "month", "day", "hour", "minute", "second")
 # Operations that return a value, or NULL, for all arguments.
 _TOTAL: Final = frozenset(
     (
         *("and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "null_safe_eq", "in"),
         *("is_null", "is_nan", "coalesce", "starts_with", "ends_with", "contains"),
-        *("year", "quarter", "month", "day", "hour", "minute", "second"),
+        *_PARTS,
     )
 )
 
@@ -236,4 +238,7 @@ def _check_exact(expression: Expression) -> None:
 def _is_total(expression: Expression) -> bool:
     if not isinstance(expression, Call):
         return True
+    match expression:
+        case Call("cast", (Call(operation=part) as time,)) if part in _PARTS:
+            return _is_total(time)
     return expression.operation in _TOTAL and all(map(_is_total, expression.arguments))
