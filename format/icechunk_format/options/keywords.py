@@ -15,6 +15,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,10 +54,9 @@ _OF_XARRAY: Final = {
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
-# The lines of a docstring that the list of options replaces.
+# The lines of a docstring, without its indentation, that the list of options replaces.
 _LIST: Final = (
-    "    **options\n"
-    '        The options of the page "Options" of the manual, which ``help()`` lists.\n'
+    '**options\n    The options of the page "Options" of the manual, which ``help()`` lists.\n'
 )
 
 
@@ -272,9 +272,10 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
 
 def with_option_help(text: str | None, call: Call) -> str | None:
     """Return a docstring with the list of the options of a call before ``**options``."""
-    if text is None or _LIST not in text:  # None with python -OO
+    if text is None:  # with python -OO
         return text
-    return text.replace(_LIST, f"{_listed(call)}    **options\n")
+    # Python 3.13 and later remove the indentation of docstrings when they compile them.
+    return inspect.cleandoc(text).replace(_LIST, f"{_listed(call)}**options\n")
 
 
 def _listed(call: Call) -> str:
@@ -284,4 +285,4 @@ def _listed(call: Call) -> str:
         about = f"{option.type_text}; default: {default}" if default else option.type_text
         text = (call == "write" and option.write_help) or option.help
         lines += [f"{option.keyword}: {about}", textwrap.indent(textwrap.fill(text, 88), "    ")]
-    return textwrap.indent("\n".join(lines) + "\n", "    ").replace("`", "``")
+    return ("\n".join(lines) + "\n").replace("`", "``")
