@@ -21,6 +21,8 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import AlreadyExistsError, ReadOnlyError
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.storage.options import VirtualAccess
+from icechunk_format.tables import open_dataset
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.version import __version__
 from icechunk_format.workflows.changes.steps import Offset, next_offset
@@ -51,7 +53,7 @@ def test_this_version_has_its_archives():
     spec_versions = {
         f"{name}-v{n}" for name in ("history", "tables", "types", "virtual") for n in (1, 2)
     }
-    assert names == spec_versions | {"records"}
+    assert names == spec_versions | {"records", "virtualized"}
     assert sum(file.stat().st_size for file in ARCHIVES if __version__ in file.parts) < 400_000
 
 
@@ -188,3 +190,33 @@ def test_results_and_copies_go_on_from_their_records(version, tmp_path):
     end = next_offset(source, offset, source.resolve(), ReadRequest(path=records.SOURCE))
     assert end == Offset(snapshot=source.resolve(), position=offset.position + 1)
     assert isinstance(offset.snapshot, SnapshotId)
+
+
+@pytest.mark.needs_reference
+@pytest.mark.parametrize("version", VERSIONS)
+def test_virtualized_files_are_known_from_their_record(version):
+    pytest.importorskip("virtualizarr")
+    from helpers.archives.running import statuses
+    from helpers.golden import virtualized
+
+    found = golden(f"{version}/virtualized")
+    parts = {part: {} for part in (virtualized.FILES, virtualized.REPOSITORY)}
+    for key, data in found.objects.items():
+        part, _, rest = key.partition("/")
+        parts[part][rest] = data
+    assert not objects_of(virtualized.VIRTUALIZED)
+    put_objects(virtualized.VIRTUALIZED, parts[virtualized.REPOSITORY])
+    files = virtualized.put_files(parts[virtualized.FILES])
+
+    def cells():
+        repository = Repository.open(virtualized.VIRTUALIZED)
+        access = VirtualAccess((f"file://{virtualized.FOLDER}/",))
+        return open_dataset(repository, repository.resolve(), access=access).read("t2m")
+
+    expected = [found.expected["cells"][name] for name in sorted(parts[virtualized.FILES])]
+    assert cells().tolist() == [*expected[0], *expected[1]]
+    # Nothing is added again, and a new file is.
+    assert statuses(virtualized.add_files(files[:2])) == {"0.nc": "known", "1.nc": "known"}
+    done = virtualized.add_files(files)
+    assert statuses(done) == {"0.nc": "known", "1.nc": "known", "2.nc": "taken"}
+    assert cells().tolist() == [*expected[0], *expected[1], *expected[2]]

@@ -16,7 +16,7 @@ import icechunk_spark
 from icechunk_format.encoding.envelope import IMPLEMENTATION_NAME
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options import OPTIONS
-from icechunk_format.options.keywords import keyword_options
+from icechunk_format.options.keywords import keyword_options, with_option_help
 
 FUNCTIONS = {"read": icechunk_spark.read, "write": icechunk_spark.write}
 OF_THE_FUNCTIONS = {"read": ["spark", "path", "schema"], "write": ["df", "path", "mode", "dry_run"]}
@@ -58,6 +58,19 @@ def test_help_tells_what_each_option_does(use):
         told = option.write_help if use == "write" and option.write_help else option.help
         assert f" {option.keyword}: " in text
         assert " ".join(told.replace("`", "``").split()) in text
+
+
+@pytest.mark.parametrize("indented", ["    ", ""])
+def test_help_lists_the_options_whether_docstrings_are_indented_or_not(indented):
+    head = 'The options of the page "Options" of the manual, which ``help()`` lists.'
+    lines = ["Read.", "", "Parameters", "----------", "**options", f"    {head}", "    Others."]
+    text = f"\n{indented}".join(lines)
+    listed = with_option_help(text, "read")
+    assert head not in listed
+    assert (
+        "\nbranch: name; default: ``main``\n    Branch whose newest snapshot is read.\n" in listed
+    )
+    assert listed.endswith("\n**options\n    Others.")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ Rules of this file
 
 from __future__ import annotations
 
+import inspect
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,10 +54,9 @@ _OF_XARRAY: Final = {
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
-# The lines of a docstring that the list of options replaces.
+# The lines of a docstring, without its indentation, that the list of options replaces.
 _LIST: Final = (
-    "    **options\n"
-    '        The options of the page "Options" of the manual, which ``help()`` lists.\n'
+    '**options\n    The options of the page "Options" of the manual, which ``help()`` lists.\n'
 )
 
 
@@ -272,9 +272,10 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
 
 def with_option_help(string: str | None, call: Call) -> str | None:
     """Return a docstring with the list of the options of a call before ``**options``."""
-    if string is None or _LIST not in string:  # None with python -OO
+    if string is None:  # with python -OO
         return string
-    return string.replace(_LIST, f"{_listed(call)}    **options\n")
+    # Python 3.13 and later remove the indentation of docstrings when they compile them.
+    return inspect.cleandoc(string).replace(_LIST, f"{_listed(call)}**options\n")
 
 
 def _listed(call: Call) -> str:
@@ -284,4 +285,4 @@ def _listed(call: Call) -> str:
         about = f"{option.shown_type}; default: {default}" if default else option.shown_type
         string = (call == "write" and option.write_help) or option.help
         lines += [f"{option.keyword}: {about}", textwrap.indent(textwrap.fill(string, 88), "    ")]
-    return textwrap.indent("\n".join(lines) + "\n", "    ").replace("`", "``")
+    return ("\n".join(lines) + "\n").replace("`", "``")

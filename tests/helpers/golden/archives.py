@@ -14,7 +14,7 @@ from helpers.golden.contents import put_objects, unpacked
 HERE = Path(__file__).parents[2] / "golden"
 ARCHIVES = sorted(HERE.glob("*/*.tar.xz"))
 NAMES = [f"{file.parent.name}/{file.name.partition('.')[0]}" for file in ARCHIVES]
-REPOSITORIES = [name for name in NAMES if not name.endswith("/records")]
+REPOSITORIES = [name for name in NAMES if not name.endswith(("/records", "/virtualized"))]
 VERSIONS = sorted({name.partition("/")[0] for name in NAMES})
 
 

@@ -42,6 +42,14 @@ from helpers.golden.records import (
     write_source,
 )
 from helpers.golden.virtual import PREFIX, put_sources, sources
+from helpers.golden.virtualized import (
+    FILES,
+    REPOSITORY,
+    VIRTUALIZED,
+    add_files,
+    make_files,
+    put_files,
+)
 from helpers.grids.zarr_arrays import read_all, stored, write_all
 from helpers.sessions.model import array_document, group_document
 from zarr.storage import MemoryStore
@@ -334,6 +342,23 @@ def records() -> tuple[dict[str, bytes], dict[str, Any]]:
         return files, found
 
 
+def virtualized() -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Virtualize two of three files; return all files, and the cells of each file."""
+    files = make_files()
+    with fixed("virtualized"):
+        paths = put_files(files)
+        add_files(paths[:2])
+        found = {
+            **{f"{REPOSITORY}/{key}": data for key, data in objects_of(VIRTUALIZED).items()},
+            **{f"{FILES}/{name}": data for name, data in files.items()},
+        }
+    cells = {
+        Path(path).name: xr.open_dataset(path, engine="h5netcdf")["t2m"].values.tolist()
+        for path in paths
+    }
+    return found, {"cells": cells}
+
+
 def main(folder: Path) -> None:
     """Make what a folder lacks."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -350,6 +375,7 @@ def main(folder: Path) -> None:
     for name, objects in repositories():
         keep(name, objects, expected(objects))
     keep("records", *records())
+    keep("virtualized", *virtualized())
 
 
 if __name__ == "__main__":
