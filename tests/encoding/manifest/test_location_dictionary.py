@@ -195,12 +195,12 @@ def test_frames_without_a_size_are_read() -> None:
 
 def test_frames_record_their_size_and_dictionary() -> None:
     refs = round_trip(far_away(1500))
-    assert refs.texts is not None
-    assert refs.texts.dictionary is not None
-    first = refs.texts.buffer[refs.texts.starts[0] :][: refs.texts.lengths[0]].tobytes()
+    assert refs.strings is not None
+    assert refs.strings.dictionary is not None
+    first = refs.strings.buffer[refs.strings.starts[0] :][: refs.strings.lengths[0]].tobytes()
     found = zstandard.get_frame_parameters(first)
     assert found.content_size == len(refs.location(0))
-    assert found.dict_id == zstandard.ZstdCompressionDict(refs.texts.dictionary).dict_id() != 0
+    assert found.dict_id == zstandard.ZstdCompressionDict(refs.strings.dictionary).dict_id() != 0
 
 
 def test_a_manifest_with_few_locations_is_told_by_their_sum() -> None:
@@ -208,7 +208,7 @@ def test_a_manifest_with_few_locations_is_told_by_their_sum() -> None:
     for count in (14, 15):
         arrays = manifest_of(far_away(count), far_away(15, extra="_v2"))
         found = manifest.decode(encode(arrays, location_compression=policy))
-        texts = found.arrays[0].refs.texts
+        texts = found.arrays[0].refs.strings
         assert texts is not None
         assert (texts.is_compressed is not None) == (count == 15 and texts.dictionary is not None)
         assert found.arrays[1].refs.location(3) == arrays.arrays[1].refs.location(3)

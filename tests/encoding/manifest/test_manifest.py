@@ -42,7 +42,7 @@ from icechunk_format.encoding.manifest.chunk_refs import (
 )
 from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest
 from icechunk_format.encoding.manifest.encode import encode, encode_payload
-from icechunk_format.encoding.manifest.texts import RefTexts
+from icechunk_format.encoding.manifest.strings import RefStrings
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def test_a_sparse_selection_lets_go_of_a_large_buffer() -> None:
     assert refs.take(np.array([5])).nbytes < 21_000
     assert refs.take(np.array([5])).inline(0) == chunks[5]
     assert refs.take(np.arange(60)).inline(59) == chunks[59]
-    assert refs.texts is not None
-    assert refs.take(np.arange(60)).texts.buffer is refs.texts.buffer  # type: ignore[union-attr]
+    assert refs.strings is not None
+    assert refs.take(np.arange(60)).strings.buffer is refs.strings.buffer  # type: ignore[union-attr]
 
 
 def test_many_lists_of_texts_are_joined() -> None:
@@ -142,7 +142,7 @@ def test_many_lists_of_texts_are_joined() -> None:
 
 def test_etags_shared_to_multiply_memory_are_not_copied() -> None:
     rows = np.arange(40)
-    texts = RefTexts(
+    texts = RefStrings(
         buffer=np.frombuffer(b"0123456789", np.uint8),
         starts=np.zeros(40, np.int64),
         lengths=np.ones(40, np.uint32),
@@ -156,20 +156,20 @@ def test_etags_shared_to_multiply_memory_are_not_copied() -> None:
 
 def test_memory_is_that_of_columns_texts_and_index() -> None:
     refs = far_away(3)
-    assert refs.texts is not None
+    assert refs.strings is not None
     columns = (refs.coords, refs.kind, refs.chunk_id, refs.offset, refs.length, refs.last_modified)
     plain = sum(column.nbytes for column in columns)
-    assert refs.nbytes == plain + refs.texts.nbytes
-    texts = refs.texts
+    assert refs.nbytes == plain + refs.strings.nbytes
+    texts = refs.strings
     assert texts.nbytes == texts.buffer.nbytes + texts.starts.nbytes + texts.lengths.nbytes
     assert refs.find(np.array([[1]])).tolist() == [1]
-    assert refs.nbytes == plain + refs.texts.nbytes + refs.order.nbytes
+    assert refs.nbytes == plain + refs.strings.nbytes + refs.order.nbytes
     native = native_refs([[0]], np.zeros((1, 12), np.uint8), [1])
     assert native.nbytes == sum(
         getattr(native, name).nbytes
         for name in ("coords", "kind", "chunk_id", "offset", "length", "last_modified")
     )
-    assert virtual_refs([[0]], ["a"], [0], [1], etags=[None]).texts.etag_starts is None  # type: ignore[union-attr]
+    assert virtual_refs([[0]], ["a"], [0], [1], etags=[None]).strings.etag_starts is None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
