@@ -39,8 +39,8 @@ def test_the_sdist_has_code_and_no_data(dist):
     have = {str(name) for name in names}
     assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", ".ci/find-python"} <= have
     tests = {name.suffix for name in names if name.parts[0] == "tests"}
-    assert tests == {".py", ".txt", ".xz"}, (
-        "beside code only the list of public names, and repositories that versions wrote"
+    assert tests == {".json", ".py", ".txt", ".xz"}, (
+        "beside code only the list of public names, what Spark gave, and repositories of versions"
     )
     assert not [name for name in names if "__pycache__" in name.parts]
 

@@ -9,8 +9,7 @@ Rules of this file
    the version is compared before writing. For S3 see ``s3_store.py``.
 3. A write is as atomic as the file system's ``pipe_file``; local files are staged and moved.
 4. Any exception of a file system becomes a typed error, since their types are not documented.
-5. Options are translated to those of each implementation; those of unknown kinds of URL are passed
-   on as given.
+5. Options become those of each implementation; unknown kinds of URL get them as given.
 """
 
 # ruff: noqa: D102 - the verbs are described once, in protocol.py
@@ -210,8 +209,6 @@ class FsspecStorage(RemoteStorage):
                     failures.append(DeleteFailure(key=key, reason=error.failure.reason))
         return failures
 
-    # Listing
-
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
         self._files.invalidate_cache()
         base = f"{self._root}/".lstrip("/")
@@ -376,11 +373,10 @@ def _arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
     if address.kind == "az":
         if address.account is not None:
             given.setdefault("account_name", address.account)
-        for name in _OBSTORE_ONLY:
-            given.pop(name, None)
+        given = {name: value for name, value in given.items() if name not in _OBSTORE_ONLY}
         for name in given.keys() & {"token", "authority_host"}:
-            needed = f"storage.{name} of {address.shown_url} needs storage.client=obstore"
-            raise InvalidInputError(needed, option=name)
+            message = f"storage.{name} of {address.shown_url} needs storage.client=obstore"
+            raise InvalidInputError(message, option=name)
         return {**given, "anon": options.flag("anon")}
     if address.kind == "local":
         return {"auto_mkdir": True}
