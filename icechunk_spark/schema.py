@@ -334,9 +334,9 @@ def field_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         attributes.get("long_name") or attributes.get("standard_name"),
         attributes.get("units"),
     ]
-    text = [word for word in words if isinstance(word, str) and word]
-    if text:
-        held["comment"] = f"{text[0]} [{text[1]}]" if len(text) == 2 else text[0]
+    string = [word for word in words if isinstance(word, str) and word]
+    if string:
+        held["comment"] = f"{string[0]} [{string[1]}]" if len(string) == 2 else string[0]
     return held
 
 

@@ -23,12 +23,12 @@ _MOST_COMPARED = 2_000
 def shown(value: object) -> str:
     """Return at most 200 characters of a value, and its type if it is not a string."""
     try:
-        text = repr(value[:_MOST_SHOWN]) if isinstance(value, str | bytes) else repr(value)
+        string = repr(value[:_MOST_SHOWN]) if isinstance(value, str | bytes) else repr(value)
     except Exception:  # of a class of the caller; integers of more than 4,300 digits
-        text = ""
-    text = f"{text[:_MOST_SHOWN]}…" if len(text) > _MOST_SHOWN else text
+        string = ""
+    string = f"{string[:_MOST_SHOWN]}…" if len(string) > _MOST_SHOWN else string
     kind = type(value).__name__
-    return text if value is None or isinstance(value, str) else f"{text} of type {kind}".strip()
+    return string if value is None or isinstance(value, str) else f"{string} of type {kind}".strip()
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:

@@ -62,7 +62,7 @@ def refuse_checkpoint_inside(request: WriteRequest, checkpoint: str | None) -> N
     """
     if checkpoint is None:
         return
-    root, inside = (_folder(text) for text in (request.path, checkpoint))
+    root, inside = (_folder(string) for string in (request.path, checkpoint))
     is_inside = inside == root or inside.startswith(f"{root}/")
     if is_inside and RepositoryReader.find(location_of(request)) is None:
         raise InvalidInputError(
@@ -82,11 +82,11 @@ def checkpoint_in(options: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _folder(text: str) -> str:
+def _folder(string: str) -> str:
     """Return a path or URL in one spelling: without file:, trailing and double slashes."""
-    scheme, colon, rest = text.strip().partition("://")
+    scheme, colon, rest = string.strip().partition("://")
     if not colon:
-        scheme, rest = "file", text.strip().removeprefix("file:")
+        scheme, rest = "file", string.strip().removeprefix("file:")
         rest = posixpath.abspath(rest)
     scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
     return f"{scheme}://{posixpath.normpath(rest).lstrip('/')}"

@@ -75,8 +75,10 @@ class PlannedStream(NotedWrite):
             )
             return _reported(started)
         self.options(**options)
-        texts = self._icechunk_texts(path, partitionBy)
-        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "writeStream")
+        strings = self._icechunk_strings(path, partitionBy)
+        given = with_session_options(
+            self._icechunk_frame.sparkSession, strings, path, "writeStream"
+        )
         request = parse_write_options(option_strings(given), "writeStream")
         # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
         from icechunk_spark.changes.batches import (

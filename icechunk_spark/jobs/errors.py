@@ -220,22 +220,22 @@ def raise_error_of_task(failure: Exception) -> None:
 
 def _reason(failure: Exception) -> str | None:
     """Return which process died, or why the JVM aborted a job; None for other reports."""
-    text = str(failure)
+    message = str(failure)
     for pattern, what in _DEATHS:
-        found = pattern.search(text)
+        found = pattern.search(message)
         if found is not None:
             return what.format(_shortened(found[0]))
     if isinstance(failure, PySparkException):
         return None
-    lines = (line for line in _lines(text) if ": " in line and not line.startswith("at "))
+    lines = (line for line in _lines(message) if ": " in line and not line.startswith("at "))
     # A Py4J report without a message begins with a colon.
-    return f"Spark aborted the job ({_shortened(next(lines, text).lstrip(': '))})"
+    return f"Spark aborted the job ({_shortened(next(lines, message).lstrip(': '))})"
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
+def _lines(message: str) -> list[str]:
+    return [line.strip() for line in message.splitlines() if line.strip()]
 
 
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
     return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."

@@ -85,7 +85,7 @@ def expanded(options: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
         if is_credentials(name, value) and value:
             family = "virtual.storage." if "virtual" in name.lower() else "storage."
             settings = profiles.named(value).settings()
-            found |= {f"{family}{key}": text for key, text in settings.items()} | {name: ""}
+            found |= {f"{family}{key}": string for key, string in settings.items()} | {name: ""}
     return found
 
 

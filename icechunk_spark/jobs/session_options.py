@@ -232,10 +232,10 @@ def _fetches(options: Mapping[str, Any], path: object, call: Call) -> bool:
 def _url_of(options: Mapping[str, Any], path: object) -> str:
     """Return the path of a call, or of the option with the path, without a metadata table."""
 
-    def texts(values: Iterable[object]) -> list[str]:
+    def strings(values: Iterable[object]) -> list[str]:
         return [str(one).strip() for one in values if isinstance(one, str | PathLike) and str(one)]
 
-    found = texts(path if isinstance(path, list | tuple) else [path]) or texts(
+    found = strings(path if isinstance(path, list | tuple) else [path]) or strings(
         value for name, value in options.items() if fold_name(name) in ("path", "paths")
     )
     return split_path(found[0])[0] if found else ""
@@ -323,7 +323,7 @@ class NotedWrite(NotedOptions):
         self._icechunk_refused = "partitionBy"
         return super().partitionBy(*columns)  # type: ignore[misc]
 
-    def _icechunk_texts(self, path: str | None, partition_by: Any) -> dict[str, Any]:
+    def _icechunk_strings(self, path: str | None, partition_by: Any) -> dict[str, Any]:
         """Return path and options as strings; refuse recorded partitions and buckets."""
         refused = "partitionBy" if partition_by is not None else self._icechunk_refused
         if refused is not None:

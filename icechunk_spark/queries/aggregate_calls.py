@@ -30,7 +30,7 @@ from icechunk_spark.queries.operands import (
     Token,
     bare,
     closing,
-    is_text,
+    is_string,
     operand,
     quoted,
     split,
@@ -144,13 +144,13 @@ class AggregateCalls:
         found, position = [], 0
         while position < len(tokens):
             name = _SAME.get(tokens[position][1].lower(), tokens[position][1].lower())
-            is_call = tokens[position][0] == "word" and is_text(tokens, position + 1, "(")
+            is_call = tokens[position][0] == "word" and is_string(tokens, position + 1, "(")
             if not (is_call and name in _AGGREGATES):
                 found.append((position, position + 1))
                 position += 1
                 continue
             start, position = position, closing(tokens, position + 1) + 1
-            if is_text(tokens, position, "filter"):
+            if is_string(tokens, position, "filter"):
                 position = closing(tokens, position + 1) + 1
             found.append((start, position))
         parts: list[str] = []
@@ -162,36 +162,36 @@ class AggregateCalls:
             parts.append(self._merged(_call(tokens[start:stop])))
             # Takes the place of the call, and is no column.
             rest.append(("merged", f"\0{len(parts) - 1}"))
-        text = self._labels(rest)
-        return re.sub("\0([0-9]+)", lambda number: f"({parts[int(number[1])]})", text)
+        string = self._labels(rest)
+        return re.sub("\0([0-9]+)", lambda number: f"({parts[int(number[1])]})", string)
 
     def _labels(self, tokens: Sequence[Token]) -> str:
         """Return an expression that uses no cells: only dimensions, and functions of them."""
-        names, text = self._resolved([_without_settings(*token) for token in tokens])
+        names, string = self._resolved([_without_settings(*token) for token in tokens])
         for name in names:
             if name not in self._dims:
                 raise NotRewritten(f"{name} is not a dimension")
             if "${" in name:
                 raise NotRewritten(f"Spark's parser would replace a variable in {name}")
             self.dims[name] = None
-        return text
+        return string
 
     def _resolved(self, tokens: Sequence[Token]) -> tuple[list[str], str]:
         """Return the columns in an expression, and its SQL with their exact names."""
         names: list[str] = []
         parts: list[str] = []
-        for position, (kind, text) in enumerate(tokens):
-            is_called = is_text(tokens, position + 1, "(")
+        for position, (kind, string) in enumerate(tokens):
+            is_called = is_string(tokens, position + 1, "(")
             if kind == "quoted":
-                name = unquoted(text)
-                if name not in self._types or is_called or is_text(tokens, position + 1, "."):
-                    raise NotRewritten(f"{text} is not a column of the table")
+                name = unquoted(string)
+                if name not in self._types or is_called or is_string(tokens, position + 1, "."):
+                    raise NotRewritten(f"{string} is not a column of the table")
                 names.append(name)
             elif kind == "word":
                 known = _KEYWORDS | _SCALARS if is_called else _KEYWORDS
-                if text.lower() not in known:
-                    raise NotRewritten(f"{text} is not evaluated on labels")
-            parts.append(text if kind == "merged" else f"{text} ")
+                if string.lower() not in known:
+                    raise NotRewritten(f"{string} is not evaluated on labels")
+            parts.append(string if kind == "merged" else f"{string} ")
         return names, "".join(parts)
 
     def _merged(self, call: _Call) -> str:
@@ -320,16 +320,20 @@ def _has_order(kind: pa.DataType) -> bool:
 def _counted_condition(call: _Call) -> list[Token] | None:
     """Return the condition that a call counts, as Catalyst writes ``count_if`` and its like."""
     tokens = bare(call.arguments)
-    texts = [text.lower() for _, text in tokens]
-    if call.name == "count" and texts[:2] == ["if", "("] and closing(tokens, 1) == len(tokens) - 1:
+    strings = [string.lower() for _, string in tokens]
+    if (
+        call.name == "count"
+        and strings[:2] == ["if", "("]
+        and closing(tokens, 1) == len(tokens) - 1
+    ):
         parts = split(tokens[2:-1])
         null = ["cast", "(", "null", "as", "boolean", ")"]
-        if len(parts) == 3 and [text.lower() for _, text in parts[1]] in (null, ["null"]):
+        if len(parts) == 3 and [string.lower() for _, string in parts[1]] in (null, ["null"]):
             test = bare(parts[0])
             if test[0][1].lower() == "not" and bare(test[1:]) == bare(parts[2]):
                 return parts[2]
-    is_one = texts[-5:] == ["then", "1", "else", "0", "end"] and texts.count("when") == 1
-    if call.name == "sum" and texts[:2] == ["case", "when"] and is_one:
+    is_one = strings[-5:] == ["then", "1", "else", "0", "end"] and strings.count("when") == 1
+    if call.name == "sum" and strings[:2] == ["case", "when"] and is_one:
         return list(tokens[2:-5])
     return None
 
@@ -338,11 +342,11 @@ def _call(tokens: Sequence[Token]) -> _Call:
     name = tokens[0][1].lower()
     end = closing(tokens, 1)
     arguments = list(tokens[2:end])
-    is_distinct = is_text(arguments, 0, "distinct")
+    is_distinct = is_string(arguments, 0, "distinct")
     condition: list[Token] = []
     if end + 1 < len(tokens):
         # ``FILTER (WHERE ...)``.
-        if not is_text(tokens, end + 3, "where"):
+        if not is_string(tokens, end + 3, "where"):
             raise NotRewritten("a filter without a condition")
         condition = list(tokens[end + 4 : -1])
     return _Call(
@@ -353,15 +357,15 @@ def _call(tokens: Sequence[Token]) -> _Call:
     )
 
 
-def _without_settings(kind: str, text: str) -> Token:
+def _without_settings(kind: str, string: str) -> Token:
     """Return a token of Catalyst as one that Spark parses alike with all settings of a session.
 
     A setting makes TIMESTAMP a TIMESTAMP_NTZ, another one keeps backslashes in strings, and the
     parser replaces variables such as ``${env:HOME}``.
     """
-    if kind == "word" and text.lower() == "timestamp":
+    if kind == "word" and string.lower() == "timestamp":
         return kind, "timestamp_ltz"
-    if kind == "string" and ("\\" in text or "${" in text):
-        value = re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL)
+    if kind == "string" and ("\\" in string or "${" in string):
+        value = re.sub(r"\\(.)", r"\1", string[1:-1], flags=re.DOTALL)
         return kind, f"CAST(X'{value.encode().hex()}' AS STRING)"
-    return kind, text
+    return kind, string

@@ -57,15 +57,15 @@ def operand(tokens: Sequence[Token], types: Mapping[str, pa.DataType]) -> Operan
         if name not in types:
             raise NotRewritten(f"{tokens[0][1]} is not a column of the table")
         return Operand(name, types[name], ())
-    texts = [text.lower() for _, text in tokens]
-    if texts[:2] == ["cast", "("] and texts[-3:] == ["as", "double", ")"]:
+    strings = [string.lower() for _, string in tokens]
+    if strings[:2] == ["cast", "("] and strings[-3:] == ["as", "double", ")"]:
         inner = operand(tokens[2:-3], types)
         if not (pa.types.is_integer(inner.type) or pa.types.is_floating(inner.type)):
             raise NotRewritten(f"a cast of {inner.type}")
         return Operand(inner.column, pa.float64(), (*inner.steps, Step("double")))
-    if texts[:2] == ["abs", "("] and closing(tokens, 1) == len(tokens) - 1:
+    if strings[:2] == ["abs", "("] and closing(tokens, 1) == len(tokens) - 1:
         return _after(operand(tokens[2:-1], types), Step("abs"))
-    if texts[:1] == ["-"]:
+    if strings[:1] == ["-"]:
         return _after(operand(tokens[1:], types), Step("negate"))
     return _binary(tokens, types)
 
@@ -73,9 +73,9 @@ def operand(tokens: Sequence[Token], types: Mapping[str, pa.DataType]) -> Operan
 def _binary(tokens: Sequence[Token], types: Mapping[str, pa.DataType]) -> Operand:
     """Return the operand of an operation on a column and a constant."""
     depth, at = 0, 0
-    for at, (kind, text) in enumerate(tokens):
-        depth += {"(": 1, ")": -1}.get(text, 0) if kind == "other" else 0
-        if at and not depth and kind == "other" and text in _OPERATIONS:
+    for at, (kind, string) in enumerate(tokens):
+        depth += {"(": 1, ")": -1}.get(string, 0) if kind == "other" else 0
+        if at and not depth and kind == "other" and string in _OPERATIONS:
             break
     else:
         raise NotRewritten(f"an aggregate of {shown(tokens)}")
@@ -102,17 +102,17 @@ def _after(inner: Operand, step: Step) -> Operand:
 
 def _constant(tokens: Sequence[Token]) -> tuple[float, pa.DataType] | None:
     """Return a literal of type DOUBLE or FLOAT, with its type."""
-    texts = [text for _, text in bare(tokens)]
-    sign = -1.0 if texts[:1] == ["-"] else 1.0
-    texts = texts[texts[:1] == ["-"] :]
-    if len(texts) == 1 and re.fullmatch(r"[\d.]+([eE][-+]?\d+)?D", texts[0]):
-        return sign * float(texts[0][:-1]), pa.float64()
-    is_cast = [text.lower() for text in (*texts[:2], *texts[3:4])] == ["cast", "(", "as"]
-    if not is_cast or len(texts) != 6 or not texts[2].startswith("'"):
+    strings = [string for _, string in bare(tokens)]
+    sign = -1.0 if strings[:1] == ["-"] else 1.0
+    strings = strings[strings[:1] == ["-"] :]
+    if len(strings) == 1 and re.fullmatch(r"[\d.]+([eE][-+]?\d+)?D", strings[0]):
+        return sign * float(strings[0][:-1]), pa.float64()
+    is_cast = [string.lower() for string in (*strings[:2], *strings[3:4])] == ["cast", "(", "as"]
+    if not is_cast or len(strings) != 6 or not strings[2].startswith("'"):
         return None
-    kind = {"double": pa.float64(), "float": pa.float32()}.get(texts[4].lower())
+    kind = {"double": pa.float64(), "float": pa.float32()}.get(strings[4].lower())
     try:
-        value = sign * float(texts[2][1:-1])
+        value = sign * float(strings[2][1:-1])
     except ValueError:
         return None
     if kind == pa.float32() and np.isfinite(value):
@@ -125,7 +125,7 @@ def _constant(tokens: Sequence[Token]) -> tuple[float, pa.DataType] | None:
 
 def shown(tokens: Sequence[Token]) -> str:
     """Return the SQL of tokens."""
-    return " ".join(text for _, text in tokens)
+    return " ".join(string for _, string in tokens)
 
 
 def bare(tokens: Sequence[Token]) -> Sequence[Token]:
@@ -155,36 +155,36 @@ def tokens_of(sql: str) -> list[Token]:
         for match in _TOKENS.finditer(sql)
         if match.lastgroup != "space"
     ]
-    if any(text in ("\0", '"', "'", "`") for kind, text in found if kind == "other"):
+    if any(string in ("\0", '"', "'", "`") for kind, string in found if kind == "other"):
         raise NotRewritten("an expression of unknown syntax")
-    if len(found) > 2 and is_text(found, len(found) - 2, "as"):
+    if len(found) > 2 and is_string(found, len(found) - 2, "as"):
         return found[:-2]
     return found
 
 
-def is_text(tokens: Sequence[Token], position: int, text: str) -> bool:
+def is_string(tokens: Sequence[Token], position: int, string: str) -> bool:
     """Return True if a token is a word or sign, without case."""
     if not 0 <= position < len(tokens):
         return False
     kind, found = tokens[position]
-    return kind in ("word", "other") and found.lower() == text
+    return kind in ("word", "other") and found.lower() == string
 
 
 def closing(tokens: Sequence[Token], opening: int) -> int:
     """Return the position of the parenthesis that closes another."""
     depth = 0
     for position in range(opening, len(tokens)):
-        kind, text = tokens[position]
+        kind, string = tokens[position]
         if kind == "other":
-            depth += {"(": 1, ")": -1}.get(text, 0)
+            depth += {"(": 1, ")": -1}.get(string, 0)
         if not depth:
             return position
     raise NotRewritten("an expression without its end")
 
 
-def unquoted(text: str) -> str:
+def unquoted(string: str) -> str:
     """Return the name of a column in backticks."""
-    return text[1:-1].replace("``", "`") if text.startswith("`") else text
+    return string[1:-1].replace("``", "`") if string.startswith("`") else string
 
 
 def quoted(name: str) -> str:

@@ -311,7 +311,7 @@ def shown_read(
         "isel": _selected(options.isel),
         **more,
     }
-    shown = [f"{name}={_one_line(str(text))}" for name, text in facts.items() if text]
+    shown = [f"{name}={_one_line(str(string))}" for name, string in facts.items() if string]
     return " ".join(["icechunk", str(location_of(options)), *shown])
 
 
@@ -337,7 +337,7 @@ def _selected(given: str | Mapping[str, Any] | None) -> str | None:
     )
 
 
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+def _one_line(string: str) -> str:
+    line = " ".join(string.split())
     line = line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
     return f"'{line}'" if " " in line else line

@@ -176,8 +176,8 @@ class PlannedSave(NotedWrite):
             return
         self._note(options)
         chosen = parse_mode(mode if mode is not None else self._icechunk_mode)
-        texts = self._icechunk_texts(path, partitionBy)
-        given = with_session_options(self._icechunk_frame.sparkSession, texts, path, "write")
+        strings = self._icechunk_strings(path, partitionBy)
+        given = with_session_options(self._icechunk_frame.sparkSession, strings, path, "write")
         request = parse_write_options(option_strings(given), mode=chosen)
         # Heavy (Arrow, NumPy, the layer of tables): see rule 3.
         from icechunk_spark.writing.planned import run_planned_write

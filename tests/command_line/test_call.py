@@ -21,7 +21,7 @@ def test_a_command_has_the_options_of_its_call(call):
     for name in options.keys() & flags.keys() - {"branch"}:
         assert f"--{name.replace('_', '-')}" in flags[name].opts
         words = inspect.cleandoc(flags[name].help)
-        assert options[name].type_text.replace("`", "'") in words
+        assert options[name].shown_type.replace("`", "'") in words
 
 
 @pytest.mark.parametrize(

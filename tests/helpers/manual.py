@@ -36,9 +36,9 @@ def option_table(use: str) -> str:
             names = f"`{option.name}`"
             if option.aliases:
                 names += f" (also {', '.join(f'`{alias}`' for alias in option.aliases)})"
-            default = option.default_text or "–"
+            default = option.shown_default or "–"
             meaning = (use == "write" and option.write_help) or option.help
-            lines.append(f"| {names} | {option.type_text} | {default} | {meaning} |")
+            lines.append(f"| {names} | {option.shown_type} | {default} | {meaning} |")
     return "\n".join(lines)
 
 

@@ -131,9 +131,9 @@ def commands(name: str, command: Any) -> Iterator[str]:
 def options() -> Iterator[str]:
     """Yield the lines of options and of metadata tables."""
     for option in OPTIONS:
-        default = option.default_text or "none"
+        default = option.shown_default or "none"
         for call in option.calls:
-            yield f"option {option.name} of {call}: {option.type_text}, default {default}"
+            yield f"option {option.name} of {call}: {option.shown_type}, default {default}"
         yield from (f"option {alias} is {option.name}" for alias in option.aliases)
     yield from (f"function {name} of conditions" for name in FUNCTION_NAMES)
     for table in METADATA_TABLES.values():

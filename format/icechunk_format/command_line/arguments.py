@@ -124,21 +124,23 @@ def declared_parameters(
         if is_left or name in own:
             continue
         about = option.write_help if takes in WRITING and option.write_help else option.help
-        default = f"; default: {option.default_text}" if option.default_text else ""
-        text = f"{about.partition('. ')[0].removesuffix('.')} ({option.type_text}{default})."
+        default = f"; default: {option.shown_default}" if option.shown_default else ""
+        string = f"{about.partition('. ')[0].removesuffix('.')} ({option.shown_type}{default})."
         flag = f"--{name.replace('_', '-')}"
         short = [_SHORT[name]] if name in _SHORT else []
-        help_text = text.replace("`", "'")
+        option_help = string.replace("`", "'")
         annotation: Any = (
-            Annotated[bool | None, typer.Option(f"{flag}/--no{flag[1:]}", help=help_text)]
+            Annotated[bool | None, typer.Option(f"{flag}/--no{flag[1:]}", help=option_help)]
             if option.parse is parse_boolean
-            else Annotated[str | None, typer.Option(flag, *short, metavar="VALUE", help=help_text)]
+            else Annotated[
+                str | None, typer.Option(flag, *short, metavar="VALUE", help=option_help)
+            ]
         )
         found.append(inspect.Parameter(name, kind, annotation=annotation, default=None))
     return found
 
 
-def option_texts(
+def given_strings(
     given: Sequence[str] | None, takes: OptionCall, command: str = ""
 ) -> dict[str, str]:
     """Return the ``--option`` arguments of a command, which takes the options of a call."""
@@ -175,53 +177,53 @@ def location_at(repository: str, given: Sequence[str] | None) -> Location:
     """Return the location of a repository with its storage options."""
     from icechunk_format.options.location import location_of
 
-    texts = option_texts(given, "maintenance", "a repository")
-    return location_of(parse_arguments(repository, texts, "maintenance"))
+    strings = given_strings(given, "maintenance", "a repository")
+    return location_of(parse_arguments(repository, strings, "maintenance"))
 
 
-def json_or_word(text: str) -> Any:
+def json_or_word(string: str) -> Any:
     """Parse JSON; a string that is not JSON is a word, returned unchanged."""
     try:
-        return json.loads(text)
+        return json.loads(string)
     except RecursionError:
-        raise InvalidInputError(f"the JSON value {shown(text)} is nested too deeply") from None
+        raise InvalidInputError(f"the JSON value {shown(string)} is nested too deeply") from None
     except ValueError:
-        return text
+        return string
 
 
-def parse_past(text: str, *, argument: str) -> datetime:
+def parse_past(string: str, *, argument: str) -> datetime:
     """Parse an age or a time in the past to a timestamp."""
     from icechunk_format.repository.history.resolve import parse_cutoff
 
     now = datetime.now(UTC)
-    timestamp = parse_cutoff(text, argument=argument, now=now)
+    timestamp = parse_cutoff(string, argument=argument, now=now)
     if timestamp > now:
         raise InvalidInputError(
-            f"{argument} {text!r} is in the future; give an age or a time in the past",
+            f"{argument} {string!r} is in the future; give an age or a time in the past",
             argument=argument,
         )
     return timestamp
 
 
-def whole_id(repository: RepositoryReader, text: str) -> str:
+def whole_id(repository: RepositoryReader, string: str) -> str:
     """Complete an abbreviated snapshot id; return the string if no id begins with it."""
-    short = text.upper()
+    short = string.upper()
     if _SHORT_ID.fullmatch(short) is None:
-        return text
+        return string
     found = sorted({str(info.id) for info in repository.snapshots()})
     found = [known for known in found if known.startswith(short)]
     if len(found) > 1:
         raise InvalidInputError(
-            f"{len(found)} snapshots of {repository.location} begin with {text!r}, such as"
+            f"{len(found)} snapshots of {repository.location} begin with {string!r}, such as"
             f" {found[0]} and {found[1]}; give more characters",
-            found=text,
+            found=string,
         )
-    return found[0] if found else text
+    return found[0] if found else string
 
 
-def node_path(text: str) -> str:
+def node_path(string: str) -> str:
     """Return the path of a node; one without a slash at its start is below the root."""
-    return text if text.startswith("/") or not text.strip() else f"/{text}"
+    return string if string.startswith("/") or not string.strip() else f"/{string}"
 
 
 def resolve_name(repository: RepositoryReader, name: str) -> SnapshotId:

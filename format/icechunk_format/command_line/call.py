@@ -17,7 +17,7 @@ from icechunk_format.command_line.arguments import (
     OptionOption,
     RepositoryArgument,
     declared_parameters,
-    option_texts,
+    given_strings,
 )
 from icechunk_format.options.keywords import given_options, option_strings
 
@@ -36,18 +36,18 @@ class Call:
     """A run of a command: repository, options and screen."""
 
     def __init__(
-        self, repository: str, texts: Mapping[str, Any], *, as_json: bool, takes: OptionCall
+        self, repository: str, strings: Mapping[str, Any], *, as_json: bool, takes: OptionCall
     ) -> None:
         from icechunk_format.command_line.views.screen import Screen
 
         self.screen = Screen(as_json=as_json)
-        self.texts = texts
+        self.strings = strings
         """The options of ``--option`` and of the parameters that are declared for the call."""
         self._repository, self._takes = repository, takes
 
     def given(self, **others: str | None) -> dict[str, Any]:
         """Return the path and the options as strings, with those that the command adds."""
-        return given_options(self._repository, {**self.texts, **others})
+        return given_options(self._repository, {**self.strings, **others})
 
     @functools.cached_property
     def options(self) -> ReadRequest:
@@ -137,9 +137,9 @@ def on_repository(
     def run(repository: str, option: list[str] | None, as_json: bool, **given: Any) -> None:
         for name, choice in choices.items():
             given[name] = choice(**{one.name: given.pop(one.name) for one in fields(choice)})
-        texts = option_texts(option, takes, command.__name__.replace("_", "-"))
-        texts |= option_strings({one.name: given.pop(one.name) for one in declared})
-        command(Call(repository, texts, as_json=as_json, takes=takes), **given)
+        strings = given_strings(option, takes, command.__name__.replace("_", "-"))
+        strings |= option_strings({one.name: given.pop(one.name) for one in declared})
+        command(Call(repository, strings, as_json=as_json, takes=takes), **given)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [

@@ -208,8 +208,8 @@ def _snapshot_id(draft_id: str) -> SnapshotId:
 
 def _node_id(node: DraftNode) -> NodeId:
     ndim = None if node.array is None else node.array.ndim
-    text = f"{node.id} {ndim} {node.path}"
-    return NodeId(hashlib.blake2b(text.encode(), digest_size=NodeId.SIZE).digest())
+    string = f"{node.id} {ndim} {node.path}"
+    return NodeId(hashlib.blake2b(string.encode(), digest_size=NodeId.SIZE).digest())
 
 
 def _imported(snapshots: Sequence[DraftSnapshot]) -> dict[SnapshotId, Snapshot]:

@@ -146,11 +146,11 @@ class Field:
 
     def timestamp(self) -> int:
         """Parse an RFC 3339 time to microseconds since 1970."""
-        text = self.of(str)
+        string = self.of(str)
         try:
-            passed = microseconds(datetime.fromisoformat(text), argument="the time")
+            passed = microseconds(datetime.fromisoformat(string), argument="the time")
         except (ValueError, InvalidInputError) as error:
-            raise self.error(f"{text!r} is not a time with a time zone ({error})") from error
+            raise self.error(f"{string!r} is not a time with a time zone ({error})") from error
         return self._below("microseconds", passed).integer()
 
     def raw(self, size: int | None = None) -> bytes:

@@ -25,28 +25,28 @@ NodePath = NewType("NodePath", str)
 ROOT = NodePath("/")
 
 
-def parse_node_path(text: str) -> NodePath:
+def parse_node_path(string: str) -> NodePath:
     """Check a path and return it as a ``NodePath``, or raise InvalidInputError."""
-    problem = _problem(text)
+    problem = _problem(string)
     if problem is not None:
         raise InvalidInputError(
-            f"{text!r} is not a node path: {problem}; write it like '/', '/group' or "
+            f"{string!r} is not a node path: {problem}; write it like '/', '/group' or "
             "'/group/array'",
-            found=text,
+            found=string,
             allowed="an absolute path without empty, '.' or '..' segments",
         )
-    return NodePath(text)
+    return NodePath(string)
 
 
-def stored_node_path(text: str) -> NodePath:
+def stored_node_path(string: str) -> NodePath:
     """Return an absolute path of a file, canonical or not, or raise InvalidInputError."""
-    if not text.startswith("/"):
+    if not string.startswith("/"):
         raise InvalidInputError(
-            f"{text!r} is not a node path: it does not start with '/'",
-            found=text,
+            f"{string!r} is not a node path: it does not start with '/'",
+            found=string,
             allowed="an absolute path",
         )
-    return NodePath(text)
+    return NodePath(string)
 
 
 def is_canonical(path: NodePath) -> bool:
@@ -54,20 +54,20 @@ def is_canonical(path: NodePath) -> bool:
     return _problem(path) is None
 
 
-def _problem(text: str) -> str | None:
-    if text == "/":
+def _problem(string: str) -> str | None:
+    if string == "/":
         return None
-    if not text.startswith("/"):
+    if not string.startswith("/"):
         return "it does not start with '/'"
-    if text.endswith("/"):
+    if string.endswith("/"):
         return "it ends with '/'"
-    if "\0" in text:
+    if "\0" in string:
         return "it contains a NUL character"
-    for segment in text[1:].split("/"):
+    for segment in string[1:].split("/"):
         if segment in ("", ".", ".."):
             return f"it contains the segment {segment!r}"
     try:
-        text.encode("utf-8")
+        string.encode("utf-8")
     except UnicodeEncodeError:
         return "it contains a lone surrogate, which UTF-8 cannot encode"
     return None

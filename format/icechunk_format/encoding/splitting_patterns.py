@@ -52,7 +52,7 @@ def check_pattern(pattern: str) -> None:
         _refuse(pattern, "which is not a regular expression of Rust and matches nothing")
 
 
-def contains(pattern: str, text: str) -> bool:
+def contains(pattern: str, string: str) -> bool:
     """Return True if Rust's ``regex`` would find a pattern in a string.
 
     Raises UnsupportedError if the two languages may interpret the pattern differently for this
@@ -61,14 +61,14 @@ def contains(pattern: str, text: str) -> bool:
     compiled = _compiled(pattern)
     if compiled is None:
         return False
-    if not text.isprintable() or not (text.isascii() or _FOR_ASCII.search(pattern) is None):
+    if not string.isprintable() or not (string.isascii() or _FOR_ASCII.search(pattern) is None):
         raise UnsupportedError(
             f"the repository splits manifests by the pattern {pattern!r}, which libraries may read "
-            f"differently for {text!r}; write the pattern with classes such as [a-z], or the name "
-            "in printable ASCII",
+            f"differently for {string!r}; write the pattern with classes such as [a-z], or the "
+            "name in printable ASCII",
             found=pattern,
         )
-    return compiled.search(text) is not None
+    return compiled.search(string) is not None
 
 
 @lru_cache(maxsize=256)

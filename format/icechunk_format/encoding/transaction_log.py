@@ -365,6 +365,6 @@ def _write_moves(made: Assembly, log: TransactionLog) -> int:
         ("from", [move.from_path for move in moves]),
         ("to", [move.to_path for move in moves]),
     ):
-        texts = joined([path.encode() for path in paths])
-        tables.point(name, made.byte_vectors(*texts))
+        strings = joined([path.encode() for path in paths])
+        tables.point(name, made.byte_vectors(*strings))
     return vector_at

@@ -108,12 +108,12 @@ def coordinate_names(
     """Return the names of coordinate arrays other than dimension coordinates."""
     found: set[str] = set()
     for attributes in (group_attributes, *(v.attributes for v in variables)):
-        for key, text in attributes.items():
-            if (key in _NAME_LISTS or key.endswith(_NAME_LIST_ENDINGS)) and isinstance(text, str):
-                found.update(text.replace(":", " ").split())
+        for key, string in attributes.items():
+            if (key in _NAME_LISTS or key.endswith(_NAME_LIST_ENDINGS)) and isinstance(string, str):
+                found.update(string.replace(":", " ").split())
         for key in _TERM_LISTS:
-            text = attributes.get(key)
-            if isinstance(text, str):
+            string = attributes.get(key)
+            if isinstance(string, str):
                 # "area: cell_area volume: cell_volume": every second word names an array.
-                found.update(word for word in text.split() if not word.endswith(":"))
+                found.update(word for word in string.split() if not word.endswith(":"))
     return frozenset(found)

@@ -17,7 +17,7 @@ from keyword import iskeyword
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 from icechunk_format.options.metadata_tables import METADATA_TABLES
-from icechunk_format.options.values import Parser, parser_of, type_text
+from icechunk_format.options.values import Parser, parser_of, shown_type
 
 Call = Literal[
     "read",
@@ -65,9 +65,9 @@ def fold_name(name: str) -> str:
     return name.strip().lower().replace("-", "").replace("_", "")
 
 
-def is_snapshot_id(text: str) -> bool:
-    """Return True if `text` has the form of a snapshot id."""
-    return _SNAPSHOT_ID.fullmatch(text.strip()) is not None
+def is_snapshot_id(string: str) -> bool:
+    """Return True if `string` has the form of a snapshot id."""
+    return _SNAPSHOT_ID.fullmatch(string.strip()) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Option:
 
     name: str
     """The documented spelling."""
-    type_text: str
+    shown_type: str
     """The type, in words."""
     help: str
     """One line that describes the option."""
@@ -89,7 +89,7 @@ class Option:
     parse: Parser
     default: Any
     """The value of the field if the option is not given."""
-    default_text: str
+    shown_default: str
     """The default, in words; empty if there is none."""
     aliases: tuple[str, ...] = ()
     layouts: tuple[Layout, ...] = LAYOUTS
@@ -120,10 +120,10 @@ class Option:
 def option(name: str, *, default: Any = None, **declared: Any) -> Any:
     """Declare a field of a dataclass as an option; `declared` are the fields of `Option`.
 
-    The parser follows from the type of the field, ``type_text`` from the parser, and
-    ``default_text`` from the default value, unless they are declared.
+    The parser follows from the type of the field, ``shown_type`` from the parser, and
+    ``shown_default`` from the default value, unless they are declared.
     """
-    held = {"name": name, "default": default, "default_text": _default_text(default), **declared}
+    held = {"name": name, "default": default, "shown_default": _shown_default(default), **declared}
     metadata = {_DECLARED: held}
     if name.endswith(".*"):  # may hold credentials
         return field(default_factory=dict, repr=False, metadata=metadata)
@@ -132,7 +132,7 @@ def option(name: str, *, default: Any = None, **declared: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def _default_text(default: Any) -> str:
+def _shown_default(default: Any) -> str:
     if default is None:
         return ""
     return "none" if default == () else f"`{str(default).lower()}`"
@@ -153,6 +153,6 @@ def declared_options(*classes: type) -> tuple[Option, ...]:
             declared = item.metadata.get(_DECLARED)
             if declared is not None and item.name not in found:
                 parse = declared.get("parse") or parser_of(types[item.name])
-                derived = {"attribute": item.name, "parse": parse, "type_text": type_text(parse)}
+                derived = {"attribute": item.name, "parse": parse, "shown_type": shown_type(parse)}
                 found[item.name] = Option(**derived | declared)
     return tuple(found.values())

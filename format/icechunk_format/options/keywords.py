@@ -82,9 +82,9 @@ def _as_string(name: str, value: Any) -> Any:
         isinstance(value, Mapping) and fold_name(name) in _SELECTING
     ):
         return value
-    text = _scalar(value)
-    if text is not None:
-        return text
+    string = _scalar(value)
+    if string is not None:
+        return string
     plain = dict(value) if isinstance(value, Mapping) else items_of(value)
     if plain is None:
         raise InvalidInputError(
@@ -130,12 +130,12 @@ def _json_value(value: Any) -> Any:
     items = dict(value) if isinstance(value, Mapping) else items_of(value)
     if items is not None:
         return items
-    text = _scalar(value)
-    if text is None:
+    string = _scalar(value)
+    if string is None:
         raise TypeError(f"{value!r} is of type {type(value).__name__}")
     if isinstance(value, Integral | Real) or type(value).__name__ in ("bool", "bool_"):
         return value.item()
-    return text
+    return string
 
 
 def items_of(value: Any) -> list[Any] | None:
@@ -270,18 +270,18 @@ def parse_arguments(path: object, options: Mapping[str, Any], call: Call) -> Rea
     return parse_read_options(given_options(path, options), call)
 
 
-def with_option_help(text: str | None, call: Call) -> str | None:
+def with_option_help(string: str | None, call: Call) -> str | None:
     """Return a docstring with the list of the options of a call before ``**options``."""
-    if text is None or _LIST not in text:  # None with python -OO
-        return text
-    return text.replace(_LIST, f"{_listed(call)}    **options\n")
+    if string is None or _LIST not in string:  # None with python -OO
+        return string
+    return string.replace(_LIST, f"{_listed(call)}    **options\n")
 
 
 def _listed(call: Call) -> str:
     lines = []
     for option in keyword_options(call):
-        default = option.default_text
-        about = f"{option.type_text}; default: {default}" if default else option.type_text
-        text = (call == "write" and option.write_help) or option.help
-        lines += [f"{option.keyword}: {about}", textwrap.indent(textwrap.fill(text, 88), "    ")]
+        default = option.shown_default
+        about = f"{option.shown_type}; default: {default}" if default else option.shown_type
+        string = (call == "write" and option.write_help) or option.help
+        lines += [f"{option.keyword}: {about}", textwrap.indent(textwrap.fill(string, 88), "    ")]
     return textwrap.indent("\n".join(lines) + "\n", "    ").replace("`", "``")

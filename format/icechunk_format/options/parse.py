@@ -209,25 +209,25 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
     """
     given: dict[str, Any] = {}
     spelled: dict[str, str] = {}
-    for spelling, text in options.items():
+    for spelling, string in options.items():
         folded = fold_name(spelling)
         if folded in SPARK_OPTIONS or spelling.startswith(("__", *_SPARK_PREFIXES)):
             continue
         option, suffix = _find(spelling, calls)
-        if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(text):
-            if str(text).isdecimal():
+        if option.name == "snapshot" and folded == "versionasof" and not is_snapshot_id(string):
+            if str(string).isdecimal():
                 raise refused(
                     _as_typed(spelling),
-                    f"must be the id of a snapshot or a tag, but is {text}: snapshots have no"
+                    f"must be the id of a snapshot or a tag, but is {string}: snapshots have no"
                     " numbers; the metadata table 'history' lists their ids, and option 'tag' takes"
                     " a tag that is a number",
-                    found=text,
+                    found=string,
                 )
             option = _BY_FOLDED_NAME["tag"]
         if not set(calls) & set(option.calls):
             raise meaningless(option, calls[0])
         if option.is_prefix and fold_name(suffix) == _FROM_SPARK:
-            if str(text).strip().lower() != "false":
+            if str(string).strip().lower() != "false":
                 raise _without_settings(spelling)
             continue
         if option.is_prefix:
@@ -238,7 +238,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
                     f" '{spelling}': give one of them",
                     option=spelling,
                 )
-            family[suffix] = text
+            family[suffix] = string
             continue
         if option.name in given:
             raise InvalidInputError(
@@ -247,7 +247,7 @@ def collect_options(options: Mapping[str, Any], *calls: Call) -> dict[str, Any]:
                 option=option.name,
             )
         spelled[option.name] = _as_typed(spelling)
-        given[option.name] = option.parse(option.name, text)
+        given[option.name] = option.parse(option.name, string)
     return given
 
 

@@ -38,12 +38,12 @@ def require_path(
 ) -> str:
     """Return the path, from option ``path`` or from the JSON list that ``load([...])`` passes."""
     paths: list[Any] = [given["path"]] if "path" in given else []
-    for name, text in options.items():
+    for name, string in options.items():
         if fold_name(name) == "paths":
             try:
-                listed = json.loads(text)
+                listed = json.loads(string)
             except (ValueError, RecursionError):
-                listed = [text]
+                listed = [string]
             paths += [item for item in listed if item not in paths]
     if len(paths) == 1 and isinstance(paths[0], str) and paths[0].strip():
         return paths[0].strip()

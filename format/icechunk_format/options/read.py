@@ -54,7 +54,7 @@ _of_decoding = partial(_of_selecting, layouts=("cells", "summary"))
 _of_two_snapshots = partial(
     option,
     calls=("read",),
-    type_text="branch, tag or snapshot id",
+    shown_type="branch, tag or snapshot id",
     layouts=(),
     tables=_OF_CHANGES,
 )
@@ -70,7 +70,7 @@ class ReadRequest:
         "path",
         calls=tuple(call for call in _EVERY_CALL if call != "mirrored"),
         has_keyword=False,
-        type_text="URL or local path",
+        shown_type="URL or local path",
         help="Root of the repository: a local path, `file://`, `s3://`, `gs://`, `az://`,"
         " `abfs://`, `http(s)://` (read only), or any URL that fsspec opens."
         " Usually given as `load(path)`.",
@@ -79,27 +79,27 @@ class ReadRequest:
     branch: str | None = option(
         "branch",
         calls=("read", "readStream", "sample", "zonal", *WRITING, *CHANGING, *OF_BLOCKS),
-        type_text="name",
-        default_text="`main`",
+        shown_type="name",
+        shown_default="`main`",
         help="Branch whose newest snapshot is read.",
         write_help="Branch to commit to.",
         tables=_OF_SNAPSHOT,
     )
     tag: str | None = _of_history(
         "tag",
-        type_text="name",
+        shown_type="name",
         help="Tag to read. `versionAsOf` also takes one.",
     )
     snapshot: str | None = _of_history(
         "snapshot",
-        type_text="snapshot id",
+        shown_type="snapshot id",
         aliases=("snapshot-id", "versionAsOf"),
         help="Snapshot to read, by its id. `versionAsOf` also takes a tag: any value that is not"
         " an id.",
     )
     as_of: datetime | None = _of_history(  # noqa: RUF009 - a field
         "asOf",
-        type_text="ISO 8601 timestamp",
+        shown_type="ISO 8601 timestamp",
         aliases=("timestampAsOf", "as-of-timestamp"),
         help="Reads the newest snapshot of the branch at or before this time. A time without a"
         " zone is UTC.",
@@ -118,14 +118,14 @@ class ReadRequest:
     )
     credentials: Credentials | None = _of_storage(  # noqa: RUF009 - a field
         "credentials",
-        type_text="name",
+        shown_type="name",
         parse=parse_credentials,
         help="Name of the credentials of the storage, which `icechunk_spark.register`, Spark's"
         " configuration or the environment has. SQL, plans and logs contain only the name.",
     )
     virtual_authorize: tuple[str, ...] = _of_virtual_chunks(
         "virtual.authorize",
-        type_text="URL prefixes, comma-separated",
+        shown_type="URL prefixes, comma-separated",
         parse=parse_url_prefixes,
         default=(),
         help="URL prefixes from which virtual chunks may be fetched, and endpoints that their"
@@ -140,7 +140,7 @@ class ReadRequest:
     )
     virtual_credentials: Credentials | None = _of_virtual_chunks(  # noqa: RUF009 - a field
         "virtual.credentials",
-        type_text="name",
+        shown_type="name",
         parse=parse_credentials,
         help="Name of the credentials of the storages that hold virtual chunks.",
     )
@@ -156,8 +156,8 @@ class ReadRequest:
     group: str | None = option(
         "group",
         calls=(*_OF_REGIONS, *WRITING),
-        type_text="node path",
-        default_text="the root, or the only group with arrays",
+        shown_type="node path",
+        shown_default="the root, or the only group with arrays",
         help="Group to read. Of a metadata table: nodes at or below this group, all by default.",
         write_help="Group to write; it is created if it does not exist. The default is the only"
         " group with arrays if it has one of the columns, otherwise the root.",
@@ -165,7 +165,7 @@ class ReadRequest:
     )
     variables: tuple[str, ...] | None = _of_regions(
         "variables",
-        default_text="all on the largest set of dimensions",
+        shown_default="all on the largest set of dimensions",
         help="Variables to read. Fewer columns make a read faster.",
     )
     coords: tuple[str, ...] = option(
@@ -203,8 +203,8 @@ class ReadRequest:
     )
     block: Mapping[str, int] | None = option(
         "block",
-        type_text="sizes, such as `time=24,latitude=10`",
-        default_text="the chunk grid",
+        shown_type="sizes, such as `time=24,latitude=10`",
+        shown_default="the chunk grid",
         help="With `layout=summary`: the block, in elements per dimension, that one row"
         " summarizes.",
         layouts=("summary",),
@@ -212,13 +212,13 @@ class ReadRequest:
     where: str | None = option(
         "where",
         calls=("read", "readStream", "zonal", "mirror", "delete"),
-        type_text="SQL boolean expression",
+        shown_type="SQL boolean expression",
         help="Selects rows before they leave Python; conditions on dimensions also decide which"
         " chunks are fetched. Coordinates need not be columns.",
     )
     sel: str | Mapping[str, Any] | None = _of_regions(
         "sel",
-        type_text="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
+        shown_type="labels, such as `time=2024-07-01:2024-07-07; latitude=35:45`",
         help="Selects by coordinate labels as xarray does: slices include both ends, one value"
         " must match exactly (see `sel.method`).",
     )
@@ -230,13 +230,13 @@ class ReadRequest:
     )
     isel: str | Mapping[str, Any] | None = _of_regions(
         "isel",
-        type_text="positions, such as `time=0:24; latitude=10`",
+        shown_type="positions, such as `time=0:24; latitude=10`",
         help="Selects by position along dimensions, as Python slices do.",
     )
     rows_per_partition: int | None = option(
         "rowsPerPartition",
         calls=("read", "readStream", "mirror"),
-        default_text="`4000000`, and more for very many rows",
+        shown_default="`4000000`, and more for very many rows",
         help="Approximate number of rows of a partition, which consists of whole chunks. Of the"
         " metadata tables `chunks` and `variables`: references that a task reads, `1000000` by"
         " default.",
@@ -244,34 +244,34 @@ class ReadRequest:
     )
     read_ahead_bytes: int = _of_selecting(
         "readAheadBytes",
-        type_text="size, such as `64m`",
+        shown_type="size, such as `64m`",
         parse=parse_byte_size,
         default=64 * 2**20,
-        default_text="`64m`",
+        shown_default="`64m`",
         help="Bytes that a task may hold of chunks fetched ahead of their use.",
         layouts=_VALUES,
     )
     table: str | None = option(
         "table",
-        type_text="name",
+        shown_type="name",
         parse=Choice(*TABLE_NAMES),
         help="Metadata table to read instead of arrays; also given as `path#name`.",
         tables=TABLE_NAMES,
     )
     from_version: str | None = _of_two_snapshots(
         "from",
-        default_text="the snapshot before `to`",
+        shown_default="the snapshot before `to`",
         help="With the metadata table `changes`: the older snapshot.",
     )
     to_version: str | None = _of_two_snapshots(
         "to",
-        default_text="`main`",
+        shown_default="`main`",
         help="With the metadata table `changes`: the newer snapshot.",
     )
     changes_since: str | None = _of_changing(
         "changesSince",
         calls=("read",),
-        type_text="branch, tag or snapshot id",
+        shown_type="branch, tag or snapshot id",
         help="Reads only what changed since this snapshot: rows that were written, and with"
         " `changeColumns` those that were deleted.",
     )
@@ -298,19 +298,19 @@ class ReadRequest:
     )
     starting_from: str | None = _of_a_stream(
         "startingFrom",
-        type_text="`earliest`, `latest`, a tag, a snapshot id, an ISO 8601 timestamp",
-        default_text="`earliest`",
+        shown_type="`earliest`, `latest`, a tag, a snapshot id, an ISO 8601 timestamp",
+        shown_default="`earliest`",
         help="Streams only: where a new stream begins. `earliest` reads the whole table first,"
         " then the changes; all other values read only the changes after that snapshot.",
     )
     max_snapshots_per_trigger: int | None = _of_a_stream(
         "maxSnapshotsPerTrigger",
-        default_text="no limit",
+        shown_default="no limit",
         help="Streams only: the maximum number of snapshots of a batch.",
     )
     max_chunks_per_trigger: int | None = _of_a_stream(
         "maxChunksPerTrigger",
-        default_text="no limit",
+        shown_default="no limit",
         help="Streams only: the maximum number of changed chunks of a batch, which has at least"
         " one snapshot.",
     )

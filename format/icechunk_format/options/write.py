@@ -37,30 +37,30 @@ class WriteOptions:
     decoded: bool = option_of(ReadRequest, "decoded")
     dims: tuple[str, ...] | None = _option(
         "dims",
-        default_text="from the columns' metadata, or the existing group",
+        shown_default="from the columns' metadata, or the existing group",
         help="Dimension columns, in the order of the axes; the other columns are variables.",
         layouts=("cells",),
     )
     chunks: Mapping[str, int] | None = _option(
         "chunks",
-        type_text="sizes, such as `time=24,latitude=180`",
-        default_text="the existing arrays', else about 8 MiB a chunk",
+        shown_type="sizes, such as `time=24,latitude=180`",
+        shown_default="the existing arrays', else about 8 MiB a chunk",
         help="Chunk shape of new arrays, in elements per dimension.",
         layouts=("cells",),
     )
     shards: Mapping[str, int] | None = _option(
         "shards",
-        type_text="sizes, such as `time=240,latitude=720`",
-        default_text="no sharding",
+        shown_type="sizes, such as `time=240,latitude=720`",
+        shown_default="no sharding",
         help="Shard shape of new arrays: one object holds all `chunks` of a shard.",
         layouts=("cells",),
     )
     order: Mapping[str, str] | None = _option(
         "order",
-        type_text="`ascending`, `descending` or `unsorted` per dimension, such as"
+        shown_type="`ascending`, `descending` or `unsorted` per dimension, such as"
         " `latitude=descending`",
         parse=parse_orders,
-        default_text="from the columns' metadata, else ascending",
+        shown_default="from the columns' metadata, else ascending",
         help="Order of the labels of new dimensions. In an append, new labels between existing ones"
         " are inserted in order if few chunks have to move, and otherwise refused; `unsorted` puts"
         " them at the end.",
@@ -69,9 +69,9 @@ class WriteOptions:
     encoding: Mapping[str, Mapping[str, Any]] = _option(
         "encoding",
         default={},
-        type_text="JSON object per variable",
+        shown_type="JSON object per variable",
         parse=parse_json_of_objects,
-        default_text="from the columns' metadata",
+        shown_default="from the columns' metadata",
         help="How new arrays are stored, with the names of xarray: `dtype`, `chunks`, `shards`,"
         " `compressors`, `codecs`, `order`, `fill_value`, `_FillValue`, `missing_value`,"
         " `scale_factor`, `add_offset`, `_Unsigned`, `units`, `calendar`, `attributes`; in the"
@@ -84,12 +84,12 @@ class WriteOptions:
     )
     message: str | None = _of_a_commit(
         "message",
-        default_text="a description of the write",
+        shown_default="a description of the write",
         help="Message of the commit.",
     )
     metadata: Mapping[str, Any] | None = _of_a_commit(
         "metadata",
-        default_text="none",
+        shown_default="none",
         help="Properties of the snapshot, for programs.",
     )
     on_conflict: Literal["rebase", "fail"] = _of_a_commit(
@@ -100,7 +100,7 @@ class WriteOptions:
     )
     resolve: Literal["ours", "theirs"] | None = _option(
         "resolve",
-        default_text="an error",
+        shown_default="an error",
         help="Values of cells (in `layout=chunks` and `refs`: chunks) that another write changed"
         " as well: `ours` keeps those of this write, `theirs` those of the other.",
     )
@@ -114,8 +114,8 @@ class WriteOptions:
     replace_where: str | None = option(
         "replaceWhere",
         calls=("write",),
-        type_text="SQL condition on dimensions",
-        default_text="the whole group",
+        shown_type="SQL condition on dimensions",
+        shown_default="the whole group",
         help="With mode `overwrite`: replaces only the cells of this region, such as"
         " `time >= '2024-07-01' AND time < '2024-07-02'`, by the rows, which must be in it. Cells"
         " of the region without a row become missing.",
@@ -123,7 +123,7 @@ class WriteOptions:
     )
     min_density: float = _option(
         "minDensity",
-        type_text="number from 0 to 1",
+        shown_type="number from 0 to 1",
         parse=parse_fraction,
         default=0.01,
         help="Refuses a write whose rows cover less than this fraction of the grid that their"
@@ -146,10 +146,10 @@ class WriteOptions:
     spec_version: int = option(
         "specVersion",
         calls=WRITING,
-        type_text="`2`, `1`",
+        shown_type="`2`, `1`",
         parse=parse_spec_version,
         default=2,
-        default_text="`2`",
+        shown_default="`2`",
         help="Version of the Icechunk specification for a repository that the write creates.",
     )
     rows_per_unit: int = 2_000_000
@@ -184,17 +184,17 @@ class WriteRequest(WriteOptions):
     max_unplanned_bytes: int = _option(
         "maxUnplannedBytes",
         has_keyword=False,
-        type_text="size, such as `256m`",
+        shown_type="size, such as `256m`",
         parse=parse_byte_size,
         default=256 * 2**20,
-        default_text="`256m`",
+        shown_default="`256m`",
         help="Maximum size of a write without `icechunk_spark.register(spark)`, which one process"
         " assembles.",
     )
     rewrite_manifests_every: int | None = option(
         "rewriteManifestsEvery",
         calls=("writeStream",),
-        default_text="never",
+        shown_default="never",
         help="Streams only: rewrites the manifests after this number of batches, since each"
         " commit adds manifests.",
     )

@@ -34,17 +34,17 @@ _MODES: Final[dict[str, Mode]] = {
 }
 
 
-def parse_mode(text: str | None) -> Mode:
+def parse_mode(string: str | None) -> Mode:
     """Return the save mode for Spark's name of it; None is Spark's default.
 
     Raises InvalidInputError if the mode does not exist.
     """
-    mode = _MODES.get("default" if text is None else str(text).strip().lower())
+    mode = _MODES.get("default" if string is None else str(string).strip().lower())
     if mode is None:
         raise InvalidInputError(
             "mode must be 'append', 'overwrite', 'errorifexists' or 'ignore', but is"
-            f" {shown(text)}",
-            mode=text,
+            f" {shown(string)}",
+            mode=string,
         )
     return mode
 

@@ -124,14 +124,14 @@ def parse_url(url: str) -> Address:
     return _bucket(kind, scheme, rest, url)
 
 
-def ascii_authority(text: str) -> str:
+def ascii_authority(string: str) -> str:
     """Return a host with optional port, normalized for a connection: IDNA, lower case.
 
     Raises ValueError if the string is not a host with or without a port.
     """
-    host, bracket, port = text.rpartition("]")
+    host, bracket, port = string.rpartition("]")
     if not bracket:
-        host, colon, port = text.partition(":")
+        host, colon, port = string.partition(":")
         port = colon + port
     found = host.encode("idna").decode("ascii").lower() + bracket + port
     match = _HOST.fullmatch(found)

@@ -263,8 +263,8 @@ def _settings(name: str, given: Mapping[Any, Any]) -> dict[str, str]:
             )
         if value is None:
             continue
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        found[re.sub(r"^storage[._]", "", key.strip(), flags=re.IGNORECASE)] = text
+        string = str(value).lower() if isinstance(value, bool) else str(value)
+        found[re.sub(r"^storage[._]", "", key.strip(), flags=re.IGNORECASE)] = string
     return found
 
 

@@ -63,10 +63,10 @@ class Location:
         InvalidInputError
             The argument has another type or is invalid.
         """
-        return place if isinstance(place, cls) else cls(_text_of(place))
+        return place if isinstance(place, cls) else cls(_string_of(place))
 
     def __post_init__(self) -> None:
-        address = parse_url(_text_of(self.url))
+        address = parse_url(_string_of(self.url))
         if self.client not in _CLIENTS:
             raise InvalidInputError(
                 f"storage.client is {self.client!r}; it can be {', '.join(_CLIENTS)}",
@@ -105,15 +105,15 @@ class Location:
         return f"Location({str(self)!r}, client={self.client!r}, options={self.options!r})"
 
 
-def _text_of(place: object) -> str:
-    text = os.fspath(place) if isinstance(place, os.PathLike) else place
-    if not isinstance(text, str):
+def _string_of(place: object) -> str:
+    string = os.fspath(place) if isinstance(place, os.PathLike) else place
+    if not isinstance(string, str):
         raise InvalidInputError(
             f"{place!r} is a {type(place).__name__}, not a location; give a URL, a local "
             "path or a Location",
             found=place,
         )
-    return text
+    return string
 
 
 Place: TypeAlias = Location | str | os.PathLike[str]

@@ -269,13 +269,13 @@ def _checked(name: str, canonical: str, value: str, negated: bool) -> str:
         return "true" if (lowered in _TRUE) is not negated else "false"
     if canonical in _NUMBERS:
         low, high = _NUMBERS[canonical]
-        text = value.strip()
-        is_short = len(text) < 20 and text.isascii()
-        if not (is_short and text.isdigit() and low <= int(text) <= high):
+        string = value.strip()
+        is_short = len(string) < 20 and string.isascii()
+        if not (is_short and string.isdigit() and low <= int(string) <= high):
             raise InvalidInputError(
                 f"storage.{name} must be a whole number from {low} to {high}", option=name
             )
-        return text
+        return string
     return value
 
 

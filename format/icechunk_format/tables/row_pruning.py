@@ -70,10 +70,10 @@ def prune_rows(
     rest: list[str] = []
     for sql in conjuncts:
         try:
-            text, elements = with_elements(sql, lists)
+            string, elements = with_elements(sql, lists)
             columns = types | dict.fromkeys(elements, pa.int64())
             dims = {*positional, *elements}
-            planned = plan_conjunct(text, columns, dims, time_zone)
+            planned = plan_conjunct(string, columns, dims, time_zone)
         except IcechunkError:
             rest.append(sql)
             continue

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.command_line import arguments
-from icechunk_format.command_line.arguments import option_texts, parse_past
+from icechunk_format.command_line.arguments import given_strings, parse_past
 from icechunk_format.command_line.views.documents import document_keys
 from icechunk_format.errors import (
     CommitOutcomeUnknownError,
@@ -339,7 +339,7 @@ def test_an_error_that_repeats_a_credential_is_masked(command, monkeypatch):
 
 
 def test_options_have_their_names_in_spark():
-    texts = option_texts(
+    texts = given_strings(
         [
             "storage.region=us-west-2",
             "storage.endpoint_url=http://127.0.0.1:9000/?a=b",
@@ -358,9 +358,9 @@ def test_options_have_their_names_in_spark():
     assert found.virtual_authorize == ("s3://a/", "s3://b/")
     assert "us-west-2" not in repr(found)
     with pytest.raises(InvalidInputError, match="twice"):
-        option_texts(["storage.region=a", "storage.region=b"], "verify")
+        given_strings(["storage.region=a", "storage.region=b"], "verify")
     with raises(InvalidInputError, match="does not apply to log: it is for", call="log"):
-        option_texts(["virtual.authorize=s3://a/"], "maintenance", "log")
+        given_strings(["virtual.authorize=s3://a/"], "maintenance", "log")
 
 
 @given(st.text(max_size=20))

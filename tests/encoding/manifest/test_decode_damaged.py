@@ -110,7 +110,7 @@ def test_texts_shared_by_arrays_to_multiply_memory_are_not_copied() -> None:
     records.rows["embedded_length"] = 1
     records.point("location", made.byte_vectors(*joined([b"x" * 100_000])))
     file = made.finish()
-    found = [array.refs.texts for array in manifest.decode_payload(file).arrays]
+    found = [array.refs.strings for array in manifest.decode_payload(file).arrays]
     assert all(texts is not None for texts in found)
     buffers = {id(texts.buffer): len(texts.buffer) for texts in found if texts is not None}
     assert sum(buffers.values()) < 5 * len(file)

@@ -31,8 +31,8 @@ def test_many_locations_get_a_dictionary_and_few_do_not() -> None:
     assert b"GOES16_0000777" not in many
     assert len(many) < len(few)
     found = manifest.decode_payload(many).arrays[0].refs
-    assert found.texts is not None
-    assert found.texts.dictionary is not None
+    assert found.strings is not None
+    assert found.strings.dictionary is not None
     assert found.locations(np.arange(1000)) == far_away(1000).locations(np.arange(1000))
     assert found.location(777).startswith("s3://bucket/archive/year=27/GOES16_0000777")
 
@@ -46,20 +46,20 @@ def test_arrays_without_locations_are_left_alone_by_compression() -> None:
     ]
     found = manifest.decode(encode(manifest_of(*arrays)))
     assert [see(entry.refs) for entry in found.arrays] == [see(refs) for refs in arrays]
-    assert found.arrays[0].refs.texts is not None
-    assert found.arrays[0].refs.texts.dictionary is not None
+    assert found.arrays[0].refs.strings is not None
+    assert found.arrays[0].refs.strings.dictionary is not None
 
 
 def test_new_locations_join_an_existing_dictionary() -> None:
     base = round_trip(far_away(2000))
-    assert base.texts is not None
+    assert base.strings is not None
     changes = far_away(500, extra="_v2")
     merged = ChunkRefs.overlay(base, changes)
     found = round_trip(merged)
-    assert found.texts is not None
-    assert found.texts.dictionary == base.texts.dictionary
-    assert found.texts.is_compressed is not None
-    assert found.texts.is_compressed.all()
+    assert found.strings is not None
+    assert found.strings.dictionary == base.strings.dictionary
+    assert found.strings.is_compressed is not None
+    assert found.strings.is_compressed.all()
     expected = changes.locations(np.arange(500)) + base.locations(np.arange(500, 2000))
     assert found.locations(np.arange(2000)) == expected
     travelled = pickle.loads(pickle.dumps(found.take(np.array([3, 400, 1999]))))
@@ -83,8 +83,8 @@ def test_different_dictionaries_are_replaced_by_one() -> None:
         *first.locations(np.arange(1500)),
         *other.locations(np.arange(1500)),
     ]
-    assert found.texts is not None
-    assert found.texts.dictionary is not None
+    assert found.strings is not None
+    assert found.strings.dictionary is not None
 
 
 def test_overlong_locations_stay_plain() -> None:
@@ -93,9 +93,9 @@ def test_overlong_locations_stay_plain() -> None:
     rows = np.arange(len(names))
     refs = virtual_refs(rows[:, None], names, rows, rows + 1)
     found = round_trip(refs)
-    assert found.texts is not None
-    assert found.texts.is_compressed is not None
-    assert found.texts.is_compressed.sum() == 1501
+    assert found.strings is not None
+    assert found.strings.is_compressed is not None
+    assert found.strings.is_compressed.sum() == 1501
     assert found.locations(rows) == names
 
 
@@ -121,8 +121,8 @@ def test_locations_that_give_no_dictionary_stay_plain() -> None:
         refs, location_compression=LocationCompression(dictionary_max_training_samples=1)
     )
     assert found.locations(rows) == ["a"] * 1000
-    assert found.texts is not None
-    assert found.texts.dictionary is None
+    assert found.strings is not None
+    assert found.strings.dictionary is None
 
 
 def test_a_file_name_is_kept_once_for_all_its_chunks() -> None:

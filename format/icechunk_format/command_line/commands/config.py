@@ -78,8 +78,8 @@ def _report(call: Call, *, only: str | None) -> None:
             screen.line(line)
             continue
         screen.line(label)
-        text = shown.plain if not origin.plain else f"{shown.plain} ({origin.plain})"
-        screen.wrapped(text, indent="    ")
+        string = shown.plain if not origin.plain else f"{shown.plain} ({origin.plain})"
+        screen.wrapped(string, indent="    ")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -37,9 +37,9 @@ def set_attributes(
     """Set attributes of a group or array."""
     given: dict[str, Any] = {}
     for item in values:
-        name, equals, text = item.partition("=")
-        given[name] = value = json_or_word(text)
-        is_cut = value == text and text.startswith(("[", "{", '"'))
+        name, equals, string = item.partition("=")
+        given[name] = value = json_or_word(string)
+        is_cut = value == string and string.startswith(("[", "{", '"'))
         if not (name and equals) or is_cut:
             raise InvalidInputError(
                 f"{item!r} is not NAME=VALUE with a word or a JSON value, such as units=K or"

@@ -67,8 +67,8 @@ def log(
     call.document(snapshots=entries, truncated=cut)
     history.show_log(screen, entries, with_changes=changes)
     if cut:
-        text = screen.drawn("… older snapshots are not shown; -n 0 shows all")
-        screen.line(styled((text, "dim")))
+        string = screen.drawn("… older snapshots are not shown; -n 0 shows all")
+        screen.line(styled((string, "dim")))
 
 
 def show(
@@ -143,8 +143,8 @@ def diff(
     if changes:
         nodes = len({change["path"] for change in changes if change["path"] is not None})
         chunks = sum(change["chunk_count"] or 0 for change in changes)
-        text = f"{counted(nodes, 'node')} changed, {counted(chunks, 'chunk')} written or deleted"
-        screen.line(styled((text, "bold")))
+        string = f"{counted(nodes, 'node')} changed, {counted(chunks, 'chunk')} written or deleted"
+        screen.line(styled((string, "bold")))
 
 
 def _label(name: str, snapshot_id: str) -> str:
@@ -164,8 +164,8 @@ def operations(call: Call, number: _NumberOption = 50) -> None:
         screen.aside("repositories of spec version 1 have no log of operations")
     history.show_operations(screen, found)
     if cut:
-        text = screen.drawn("… older ones are not shown; -n 0 shows all")
-        screen.line(styled((text, "dim")))
+        string = screen.drawn("… older ones are not shown; -n 0 shows all")
+        screen.line(styled((string, "dim")))
 
 
 def applications(

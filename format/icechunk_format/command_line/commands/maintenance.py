@@ -190,8 +190,8 @@ def _show_collected(show: Callable[[Any], None], result: CollectResult) -> None:
     if result.objects_failed_to_delete:
         failed = counted(result.objects_failed_to_delete, "file")
         show(styled((f"{failed} could not be deleted; run gc again later", "red")))
-        for text in result.delete_errors:
-            show(f"    {safe(text)}")
+        for string in result.delete_errors:
+            show(f"    {safe(string)}")
     if result.skipped_phases:
         show(f"skipped for that reason: {', '.join(result.skipped_phases)}")
 
@@ -272,11 +272,11 @@ def _show_rewritten(arrow: str, show: Callable[[Any], None], result: RewriteResu
         show(f"other writers changed {arrays} meanwhile; rewrite these again")
 
 
-def _parsed_json(text: str | None) -> Any:
-    if text is None:
+def _parsed_json(string: str | None) -> Any:
+    if string is None:
         return None
     try:
-        return json.loads(text)
+        return json.loads(string)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"--splitting is not JSON: {error}") from None
 

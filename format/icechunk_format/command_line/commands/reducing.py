@@ -111,11 +111,11 @@ def _statistics(given: list[str]) -> Any:
     """Return the statistics by variable, or those of all variables."""
     named: dict[str, str | list[str]] = {}
     of_all: list[str] = []
-    for text in given:
-        name, separator, names = text.partition("=")
+    for string in given:
+        name, separator, names = string.partition("=")
         # quantile(q=0.9) has a sign of equality, too.
         if not separator or "(" in name:
-            of_all += [one.strip() for one in text.split(",")]
+            of_all += [one.strip() for one in string.split(",")]
             continue
         chosen = [one.strip() for one in names.split(",")]
         named[name.strip()] = chosen if len(chosen) > 1 else chosen[0]
@@ -128,24 +128,24 @@ def _statistics(given: list[str]) -> Any:
     return named or (of_all if len(of_all) > 1 else of_all[0])
 
 
-def _is_number(text: str) -> bool:
+def _is_number(string: str) -> bool:
     """Return True if a text is a number of elements."""
-    return text.isdecimal() and len(text) < 20
+    return string.isdecimal() and len(string) < 20
 
 
-def _groups(text: str | None) -> Any:
+def _groups(string: str | None) -> Any:
     """Return the groups: a name, a number of elements, or edges of bins."""
-    if text is None:
+    if string is None:
         return None
-    name, separator, given = text.partition("=")
+    name, separator, given = string.partition("=")
     if not separator:
-        return int(text) if _is_number(text) else text
+        return int(string) if _is_number(string) else string
     if _is_number(given):
         return {name: int(given)}
     try:
         return {name: [float(edge) for edge in given.split(",")] if "," in given else given}
     except ValueError:
         raise InvalidInputError(
-            f"--by is {text!r}; write time.month, 1D, time=3 or latitude=-90,-30,30,90",
+            f"--by is {string!r}; write time.month, 1D, time=3 or latitude=-90,-30,30,90",
             argument="--by",
         ) from None

@@ -49,13 +49,13 @@ def head(
         for row in batch.slice(0, count).to_pylist()
     )
     rows = list(islice(found, count))
-    texts = [["NULL" if row[n] is None else str(row[n]) for n in columns] for row in rows]
+    strings = [["NULL" if row[n] is None else str(row[n]) for n in columns] for row in rows]
     call.document(
         snapshot_id=str(chosen),
         columns=columns,
-        rows=[dict(zip(columns, text, strict=True)) for text in texts],
+        rows=[dict(zip(columns, row, strict=True)) for row in strings],
     )
-    shown = [list(map(safe, row)) for row in (columns, *texts)]
+    shown = [list(map(safe, row)) for row in (columns, *strings)]
     for line in aligned(shown, to_right=True):
         call.screen.line(line)
 

@@ -280,13 +280,13 @@ def rechunk(
         call.screen.line(f"committed as {result.commit.snapshot_id}")
 
 
-def _sizes(text: str, option: str) -> dict[str, int]:
+def _sizes(string: str, option: str) -> dict[str, int]:
     found = {}
-    for part in text.split(","):
+    for part in string.split(","):
         dim, _, number = part.partition("=")
         if not number.strip().removeprefix("-").isdecimal():
             raise InvalidInputError(
-                f"{option} is {text!r}; write it as time=24,latitude=180, with -1 for all",
+                f"{option} is {string!r}; write it as time=24,latitude=180, with -1 for all",
                 argument=option,
             )
         found[dim.strip()] = int(number)

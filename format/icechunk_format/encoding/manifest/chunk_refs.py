@@ -13,7 +13,7 @@ column            dtype       meaning
 ``last_modified`` uint32      seconds since 1970 of a virtual chunk's object; 0 = unknown
 ================  ==========  ==========================================================
 
-Inline bytes, locations and etags are in ``texts``.
+Inline bytes, locations and etags are in ``strings``.
 
 Rules of this file
 ------------------
@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icechunk_format.encoding.manifest.texts import RefTexts, join_texts
+from icechunk_format.encoding.manifest.strings import RefStrings, join_strings
 from icechunk_format.encoding.tables.byte_ranges import ByteRanges, joined
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.coordinate_set import checked_coords
@@ -59,7 +59,7 @@ _LARGE_BUFFER: Final = 1 << 20
 class ChunkRefs:
     """References of one array, sorted by coordinate; the columns become read-only.
 
-    ``texts`` has inline bytes, locations and etags; it is None if all rows are native.
+    ``strings`` has inline bytes, locations and etags; it is None if all rows are native.
     """
 
     coords: NDArray[np.uint32]
@@ -68,7 +68,7 @@ class ChunkRefs:
     offset: NDArray[np.uint64]
     length: NDArray[np.uint64]
     last_modified: NDArray[np.uint32]
-    texts: RefTexts | None = None
+    strings: RefStrings | None = None
     _order: CoordinateOrder | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class ChunkRefs:
     def nbytes(self) -> int:
         """Memory of the references, shared buffers included."""
         total = sum(int(getattr(self, name).nbytes) for name in _COLUMNS)
-        total += 0 if self.texts is None else self.texts.nbytes
+        total += 0 if self.strings is None else self.strings.nbytes
         return total + (0 if self._order is None else self._order.nbytes)
 
     @property
@@ -135,8 +135,8 @@ class ChunkRefs:
         """Return the rows whose coordinates are in [lo, hi) on every axis, ascending."""
         return self.order.select_box(lo, hi)
 
-    def _texts_of(self, rows: NDArray[Any], kind: int) -> RefTexts:
-        """Return the texts after checking that these rows are of one kind."""
+    def _strings_of(self, rows: NDArray[Any], kind: int) -> RefStrings:
+        """Return the strings after checking that these rows are of one kind."""
         is_odd = self.kind[rows] != kind
         if is_odd.any():
             row = int(np.asarray(rows)[is_odd][0])
@@ -144,11 +144,11 @@ class ChunkRefs:
                 f"row {row} is a {_KIND_NAMES[int(self.kind[row])]} chunk, "
                 f"expected a {_KIND_NAMES[kind]} one"
             )
-        return RefTexts.none(len(self)) if self.texts is None else self.texts
+        return RefStrings.none(len(self)) if self.strings is None else self.strings
 
     def inline(self, row: int) -> bytes:
         """Return the bytes of an inline chunk."""
-        return self._texts_of(np.array([row]), KIND_INLINE).raw(row)
+        return self._strings_of(np.array([row]), KIND_INLINE).raw(row)
 
     def location(self, row: int) -> str:
         """Return the location of a virtual chunk; see ``locations``."""
@@ -156,7 +156,7 @@ class ChunkRefs:
 
     def locations(self, rows: NDArray[np.integer[Any]]) -> list[str]:
         """Return the locations of virtual chunks."""
-        return self._texts_of(rows, KIND_VIRTUAL).strings(rows)
+        return self._strings_of(rows, KIND_VIRTUAL).strings(rows)
 
     def location_ranges(self, rows: NDArray[np.integer[Any]]) -> ByteRanges:
         """Return locations as bytes.
@@ -164,7 +164,7 @@ class ChunkRefs:
         For callers that build a string column without a Python string per row. The bytes are not
         checked to be UTF-8.
         """
-        return self._texts_of(rows, KIND_VIRTUAL).located(rows)
+        return self._strings_of(rows, KIND_VIRTUAL).located(rows)
 
     def etag(self, row: int) -> str | None:
         """Return the expected etag of a virtual chunk's object; None if unknown."""
@@ -172,21 +172,21 @@ class ChunkRefs:
 
     def etags(self, rows: NDArray[np.integer[Any]]) -> list[str | None]:
         """Return etags, None if unknown."""
-        return [None] * len(rows) if self.texts is None else self.texts.etags(rows)
+        return [None] * len(rows) if self.strings is None else self.strings.etags(rows)
 
     def take(self, rows: NDArray[Any]) -> ChunkRefs:
         """Return the rows at ascending row numbers, or those that a mask of shape (n,) selects."""
         taken = self._rows(rows)
         if not is_sorted(taken.coords):
             raise InvalidInputError("row numbers must be distinct and ascending")
-        if taken.texts is None or taken.texts.buffer.size < _LARGE_BUFFER:
+        if taken.strings is None or taken.strings.buffer.size < _LARGE_BUFFER:
             return taken
         return taken.compact() if len(taken) * _SPARSE_SHARE < len(self) else taken
 
     def _rows(self, rows: NDArray[Any]) -> ChunkRefs:
         return ChunkRefs(
             **{name: getattr(self, name)[rows] for name in _COLUMNS},
-            texts=None if self.texts is None else self.texts.take(rows),
+            strings=None if self.strings is None else self.strings.take(rows),
         )
 
     def moved(self, coords: NDArray[Any]) -> ChunkRefs:
@@ -199,18 +199,18 @@ class ChunkRefs:
 
     def compact(self) -> ChunkRefs:
         """Return the same rows without bytes that they do not use."""
-        if self.texts is None:
+        if self.strings is None:
             return self
-        has_texts = (self.kind != KIND_NATIVE).any()
-        return self.with_texts(self.texts.compact() if has_texts else None)
+        has_strings = (self.kind != KIND_NATIVE).any()
+        return self.with_strings(self.strings.compact() if has_strings else None)
 
     def with_plain_locations(self) -> ChunkRefs:
         """Return the references without compressed locations."""
-        return self if self.texts is None else self.with_texts(self.texts.plain())
+        return self if self.strings is None else self.with_strings(self.strings.plain())
 
-    def with_texts(self, texts: RefTexts | None) -> ChunkRefs:
-        """Return the references with other texts of the same rows."""
-        return replace(self, texts=texts)
+    def with_strings(self, strings: RefStrings | None) -> ChunkRefs:
+        """Return the references with other strings of the same rows."""
+        return replace(self, strings=strings)
 
     @classmethod
     def concat(cls, parts: Sequence[ChunkRefs]) -> ChunkRefs:
@@ -227,7 +227,7 @@ class ChunkRefs:
             return parts[0]
         return cls(
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS},
-            texts=join_texts([(part.texts, len(part)) for part in parts]),
+            strings=join_strings([(part.strings, len(part)) for part in parts]),
         ).distinct()
 
     def distinct(self) -> ChunkRefs:
@@ -259,7 +259,7 @@ class ChunkRefs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         small = self.compact()
-        columns = {name: getattr(small, name) for name in (*_COLUMNS, "texts")}
+        columns = {name: getattr(small, name) for name in (*_COLUMNS, "strings")}
         return (partial(ChunkRefs, **columns), ())
 
 
@@ -303,7 +303,7 @@ def inline_refs(coords: ArrayLike, chunks: Sequence[bytes]) -> ChunkRefs:
     return replace(
         ChunkRefs.blank(at, KIND_INLINE),
         length=sizes.astype(np.uint64),
-        texts=RefTexts(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32)),
+        strings=RefStrings(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32)),
     ).distinct()
 
 
@@ -339,14 +339,14 @@ def virtual_refs(
             raise InvalidInputError(f"location numbers must be below {len(locations)}")
         starts, sizes = starts[number], sizes[number]
     _check_count(len(at), len(starts), "locations")
-    texts = RefTexts(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32))
+    strings = RefStrings(buffer=buffer, starts=starts, lengths=sizes.astype(np.uint32))
     if etags is not None:
         _check_count(len(at), len(etags), "etags")
         raw, etag_starts, etag_sizes = joined([(etag or "").encode("utf-8") for etag in etags])
         has_etag = np.array([etag is not None for etag in etags], dtype=np.bool_)
         if has_etag.any():
-            texts = replace(
-                texts,
+            strings = replace(
+                strings,
                 buffer=np.concatenate([buffer, raw]),
                 etag_starts=np.where(has_etag, etag_starts + buffer.size, -1),
                 etag_lengths=etag_sizes.astype(np.uint32),
@@ -356,7 +356,7 @@ def virtual_refs(
         offset=_column("offsets", offsets, np.uint64, (len(at),)),
         length=_column("lengths", lengths, np.uint64, (len(at),)),
         last_modified=_column("last_modified", last_modified, np.uint32, (len(at),)),
-        texts=texts,
+        strings=strings,
     ).distinct()
 
 

@@ -10,8 +10,8 @@ Rules of this file
    damaged.
 2. References out of order are sorted, because lookups are binary searches. Of several references
    with one coordinate the first is kept.
-3. Columns and texts are copied out, so that the decompressed file is freed. References can share
-   texts; if copies would take more memory than the file, its texts are kept uncopied.
+3. Columns and strings are copied out, so that the decompressed file is freed. References can share
+   strings; if copies would take more memory than the file, its strings are kept uncopied.
 
 Spec: "Chunk Manifest Files", schema ``manifest.fbs``.
 """
@@ -33,7 +33,7 @@ from icechunk_format.encoding.manifest.chunk_refs import (
     KIND_VIRTUAL,
     ChunkRefs,
 )
-from icechunk_format.encoding.manifest.texts import RefTexts
+from icechunk_format.encoding.manifest.strings import RefStrings
 from icechunk_format.encoding.tables.bulk_reader import Tables, VectorReader
 from icechunk_format.encoding.tables.schema import TableSchema
 from icechunk_format.errors import UnsupportedError
@@ -158,7 +158,7 @@ class _RefsDecoder:
         self._dictionary = dictionary
         self._object_key = object_key
         self._coords_left = reader.data.size
-        self._texts_left = reader.data.size
+        self._bytes_left = reader.data.size
 
     def decode(self, tables: Tables) -> ChunkRefs:
         coords = tables.coordinates("index")
@@ -167,14 +167,14 @@ class _RefsDecoder:
             self._reader.fail("chunk coordinates take more bytes than the file has", "refs.index")
         offset, length = tables.column("offset"), tables.column("length")
         kind = np.full(len(tables), KIND_NATIVE, dtype=np.uint8)
-        texts = None
+        strings = None
         if not tables.has_all("chunk_id"):
-            texts = self._texts(tables, kind)
+            strings = self._strings(tables, kind)
             is_inline = kind == KIND_INLINE
             if is_inline.any():
                 offset[is_inline] = 0
-                length[is_inline] = texts.lengths[is_inline]
-            texts = self._own(texts)
+                length[is_inline] = strings.lengths[is_inline]
+            strings = self._own(strings)
         return ChunkRefs(
             coords=coords,
             kind=kind,
@@ -182,11 +182,11 @@ class _RefsDecoder:
             offset=offset,
             length=length,
             last_modified=tables.column("checksum_last_modified"),
-            texts=texts,
+            strings=strings,
         ).sorted()
 
-    def _texts(self, tables: Tables, kind: NDArray[np.uint8]) -> RefTexts:
-        """Fill in ``kind``, and return the texts as ranges of the file."""
+    def _strings(self, tables: Tables, kind: NDArray[np.uint8]) -> RefStrings:
+        """Fill in ``kind``, and return the strings as ranges of the file."""
         is_open = ~tables.has("chunk_id")
         starts = np.zeros(len(tables), dtype=np.int64)
         lengths = np.zeros(len(tables), dtype=np.uint32)
@@ -217,7 +217,7 @@ class _RefsDecoder:
             etags = tables.ranges("checksum_etag")
             columns["etag_starts"] = np.where(has_etag, etags.starts, -1)
             columns["etag_lengths"] = np.where(has_etag, etags.lengths, 0).astype(np.uint32)
-        return RefTexts(
+        return RefStrings(
             buffer=self._reader.data,
             starts=starts,
             lengths=lengths,
@@ -225,10 +225,10 @@ class _RefsDecoder:
             **columns,
         )
 
-    def _own(self, texts: RefTexts) -> RefTexts:
-        """Copy the texts out of the file, unless sharing within it would multiply them."""
-        claimed = texts.used_bytes()
-        if claimed > self._texts_left:
-            return texts
-        self._texts_left -= claimed
-        return texts.compact()
+    def _own(self, strings: RefStrings) -> RefStrings:
+        """Copy the strings out of the file, unless sharing within it would multiply them."""
+        claimed = strings.used_bytes()
+        if claimed > self._bytes_left:
+            return strings
+        self._bytes_left -= claimed
+        return strings.compact()

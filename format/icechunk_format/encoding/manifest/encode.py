@@ -132,12 +132,12 @@ def encode_payload(
 def _write_refs(made: Assembly, refs: ChunkRefs, cells: OffsetVector) -> None:
     """Write the tables of one array, group by group."""
     group_of_row = refs.kind.astype(np.uint8)
-    texts = refs.texts
-    if texts is not None:
-        if texts.is_compressed is not None:
-            group_of_row += np.where(texts.is_compressed, np.uint8(_COMPRESSED), np.uint8(0))
-        if texts.etag_starts is not None:
-            group_of_row += np.where(texts.etag_starts >= 0, np.uint8(_WITH_ETAG), np.uint8(0))
+    strings = refs.strings
+    if strings is not None:
+        if strings.is_compressed is not None:
+            group_of_row += np.where(strings.is_compressed, np.uint8(_COMPRESSED), np.uint8(0))
+        if strings.etag_starts is not None:
+            group_of_row += np.where(strings.etag_starts >= 0, np.uint8(_WITH_ETAG), np.uint8(0))
     groups = _distinct(group_of_row)
     for group in groups:
         rows = slice(None) if len(groups) == 1 else np.flatnonzero(group_of_row == group)
@@ -175,12 +175,14 @@ def _write_group(
     ):
         if name in fields:
             records.rows[name] = column[rows]
-    texts = refs.texts
+    strings = refs.strings
     for name in ("inline", "location", "compressed_location", "checksum_etag"):
-        if texts is not None and name in fields:
+        if strings is not None and name in fields:
             is_etag = name == "checksum_etag"
-            starts, lengths = texts.etag_ranges() if is_etag else (texts.starts, texts.lengths)
-            at = made.byte_vectors(texts.buffer, starts[rows], lengths[rows].astype(np.int64))
+            starts, lengths = (
+                strings.etag_ranges() if is_etag else (strings.starts, strings.lengths)
+            )
+            at = made.byte_vectors(strings.buffer, starts[rows], lengths[rows].astype(np.int64))
             records.point(name, at)
 
 
@@ -191,7 +193,9 @@ def _with_compression(
     num_virtual = sum(int((refs.kind == KIND_VIRTUAL).sum()) for refs in all_refs)
     if policy is None or num_virtual < policy.min_num_chunks:
         return None, [refs.with_plain_locations() for refs in all_refs]
-    dictionaries = {refs.texts.dictionary for refs in all_refs if refs.texts is not None} - {None}
+    dictionaries = {refs.strings.dictionary for refs in all_refs if refs.strings is not None} - {
+        None
+    }
     if len(dictionaries) == 1:
         (dictionary,) = dictionaries
     else:
@@ -213,22 +217,22 @@ def _samples(all_refs: list[ChunkRefs], count: int) -> list[bytes]:
     step = max(1, total // max(1, count))
     samples: list[bytes] = []
     for refs, rows in virtual:
-        if refs.texts is not None:
-            samples += [refs.texts.raw(row) for row in rows[::step].tolist()]
+        if refs.strings is not None:
+            samples += [refs.strings.raw(row) for row in rows[::step].tolist()]
     return samples[:count]
 
 
 def _compressed(refs: ChunkRefs, dictionary: bytes, policy: LocationCompression) -> ChunkRefs:
-    texts = refs.texts
-    if texts is None:
+    strings = refs.strings
+    if strings is None:
         return refs
-    is_plain = (refs.kind == KIND_VIRTUAL) & (texts.lengths > 0)
-    if texts.is_compressed is not None:
-        is_plain &= ~texts.is_compressed
+    is_plain = (refs.kind == KIND_VIRTUAL) & (strings.lengths > 0)
+    if strings.is_compressed is not None:
+        is_plain &= ~strings.is_compressed
     # Readers refuse to decompress longer locations, but accept them uncompressed.
-    rows = np.flatnonzero(is_plain & (texts.lengths <= MAX_LOCATION_SIZE))
+    rows = np.flatnonzero(is_plain & (strings.lengths <= MAX_LOCATION_SIZE))
     if not rows.size:
         return refs
-    return refs.with_texts(
-        texts.compressed(rows, dictionary, compression_level=policy.compression_level)
+    return refs.with_strings(
+        strings.compressed(rows, dictionary, compression_level=policy.compression_level)
     )

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.encoding.manifest.texts import cut_strings
+from icechunk_format.encoding.manifest.strings import cut_strings
 from icechunk_format.encoding.tables.bulk_reader import Ranges, Tables, VectorReader
 from icechunk_format.encoding.tables.bulk_writer import (
     TableLayout,
@@ -146,7 +146,7 @@ def write_commits(
     except OverflowError:
         return None
     names = {name: writer.string(name) for name in dict.fromkeys(branches)}
-    texts = writer.string_list(backups)
+    strings = writer.string_list(backups)
     update_vtable = writer.block(_UPDATE.vtable, alignment=2)
     commit_vtable = writer.block(_COMMIT.vtable, alignment=2)
     rows = np.zeros(len(branches), dtype=_COMMIT_UPDATE)
@@ -156,7 +156,7 @@ def write_commits(
     update["update_type"] = _UPDATE.dtype.itemsize - _UPDATE.offsets["update_type"]
     update["updated_at"] = times
     commit["new_snap_id"] = SnapshotId.rows(snapshot_ids)
-    point_rows(update, row_handles, _UPDATE, vtable=update_vtable, backup_path=texts)
+    point_rows(update, row_handles, _UPDATE, vtable=update_vtable, backup_path=strings)
     point_rows(
         commit,
         row_handles - _UPDATE.dtype.itemsize,

@@ -53,7 +53,7 @@ class SnapshotColumns:
     ----------
     parents
         The row of the parent, or -1.
-    texts
+    strings
         The block of rule 2.
     messages
         Offsets in the block.
@@ -72,7 +72,7 @@ class SnapshotColumns:
     ids: NDArray[np.uint8]
     parents: NDArray[np.int32]
     flushed_at: NDArray[np.uint64]
-    texts: NDArray[np.uint8]
+    strings: NDArray[np.uint8]
     messages: NDArray[np.int64]
     item_counts: NDArray[np.int64]
     item_names: NDArray[np.int64]
@@ -112,8 +112,8 @@ class SnapshotList(SnapshotLines):
                 return next(self.line(snapshot_id))
             ids = list(self)
             above = [None if row == NONE else ids[row] for row in self.columns.parents.tolist()]
-            texts = self.columns.texts.tobytes()
-            infos = self._infos(np.arange(len(self)), ids, above, texts)
+            strings = self.columns.strings.tobytes()
+            infos = self._infos(np.arange(len(self)), ids, above, strings)
             self._objects = dict(zip(ids, infos, strict=True))
         return self._objects[snapshot_id]
 
@@ -125,7 +125,7 @@ class SnapshotList(SnapshotLines):
     def line(self, snapshot_id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield a listed snapshot and its ancestors; raise FormatError if parents form a cycle."""
         ids, parents = self.columns.ids, self.columns.parents.data
-        texts: bytes | memoryview = self.columns.texts.data
+        strings: bytes | memoryview = self.columns.strings.data
         is_done = bytearray(len(self))
         (row,) = self.rows_of([snapshot_id])
         count = 1
@@ -137,12 +137,12 @@ class SnapshotList(SnapshotLines):
                 row = parents[row]
             made = SnapshotId.many(ids[[*rows, row]].tobytes())
             above = [*made[1:-1], None if row == NONE else made[-1]]
-            yield from self._infos(np.array(rows), made[:-1], above, texts)
+            yield from self._infos(np.array(rows), made[:-1], above, strings)
             if row != NONE and is_done[row]:
                 raise broken_line(made[-1], "is its own ancestor")
             # Most callers need a few; larger batches are faster per object.
             if count < _MADE_AT_ONCE <= 4 * count:
-                texts = self.columns.texts.tobytes()
+                strings = self.columns.strings.tobytes()
             count = min(4 * count, _MADE_AT_ONCE)
 
     def _infos(
@@ -150,11 +150,11 @@ class SnapshotList(SnapshotLines):
         rows: NDArray[np.int64],
         ids: Sequence[SnapshotId],
         parent_ids: Sequence[SnapshotId | None],
-        texts: bytes | memoryview,
+        strings: bytes | memoryview,
     ) -> list[SnapshotInfo]:
         """Return the objects of some rows, given the ids of these and of their parents.
 
-        ``texts`` is the block of rule 2: bytes are sliced faster than a memoryview, but need a
+        ``strings`` is the block of rule 2: bytes are sliced faster than a memoryview, but need a
         copy.
         """
         held = self.columns
@@ -164,10 +164,12 @@ class SnapshotList(SnapshotLines):
             id=ids,
             parent_id=parent_ids,
             flushed_at=held.flushed_at[rows].tolist(),
-            message=[str(part, "utf-8") for part in _cut(held.texts, held.messages[rows], texts)],
+            message=[
+                str(part, "utf-8") for part in _cut(held.strings, held.messages[rows], strings)
+            ],
             metadata_items=self._metadata(rows),
             pruned_ancestor_tx_logs=[
-                () if pruned == NONE else _logs_at(held.texts, pruned)
+                () if pruned == NONE else _logs_at(held.strings, pruned)
                 for pruned in held.pruned[rows].tolist()
             ],
         )
@@ -193,26 +195,26 @@ class SnapshotList(SnapshotLines):
         """Return consecutive metadata items as pairs of name and value."""
         held, rows = self.columns, slice(first, first + count)
         names = map(held.names.__getitem__, held.item_names[rows].tolist())
-        values = _cut(held.texts, held.item_values[rows], held.texts.data)
+        values = _cut(held.strings, held.item_values[rows], held.strings.data)
         return tuple(zip(names, map(bytes, values), strict=True))
 
 
 def _cut(
-    texts: NDArray[np.uint8], heads: NDArray[np.int64], source: bytes | memoryview
+    strings: NDArray[np.uint8], heads: NDArray[np.int64], source: bytes | memoryview
 ) -> list[bytes | memoryview]:
     """Slice ``source`` at strings, given the offsets of their lengths."""
     starts = heads + _LENGTH
-    ends = starts + texts.view("<u4")[heads // _LENGTH]
+    ends = starts + strings.view("<u4")[heads // _LENGTH]
     return [source[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-def _logs_at(texts: NDArray[np.uint8], at: int) -> SnapshotIds:
-    count, start = int(texts[at : at + _LENGTH].view("<u4")[0]), at + _LENGTH
-    return SnapshotIds(texts[start : start + count * SnapshotId.SIZE].reshape(count, -1))
+def _logs_at(strings: NDArray[np.uint8], at: int) -> SnapshotIds:
+    count, start = int(strings[at : at + _LENGTH].view("<u4")[0]), at + _LENGTH
+    return SnapshotIds(strings[start : start + count * SnapshotId.SIZE].reshape(count, -1))
 
 
 def with_logs(
-    texts: NDArray[np.uint8],
+    strings: NDArray[np.uint8],
     source: NDArray[np.uint8],
     starts: NDArray[np.int64],
     counts: NDArray[np.int64],
@@ -222,8 +224,8 @@ def with_logs(
     content, heads = pack_ranges(source, starts[rows], counts[rows] * SnapshotId.SIZE)
     content.view("<u4")[heads // _LENGTH] = counts[rows]
     pruned = np.full(len(counts), NONE, dtype=np.int64)
-    pruned[rows] = heads + texts.size
-    return np.concatenate([texts, content]), pruned
+    pruned[rows] = heads + strings.size
+    return np.concatenate([strings, content]), pruned
 
 
 # -- from objects ----------------------------------------------------------------------------------
@@ -266,17 +268,17 @@ def list_of(infos: Sequence[SnapshotInfo], spec_version: int) -> SnapshotList:
             allowed=(0, 2**64 - 1),
         ) from error
     messages = [utf8(info.message) for info in infos]
-    texts, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
+    strings, heads = pack_blobs([*messages, *(value for each in items for _, value in each)])
     logs = [SnapshotIds.of(info.pruned_ancestor_tx_logs).raw for info in infos]
     counts = np.array([*map(len, logs)], dtype=np.int64)
     ids = np.concatenate([raw[:0], *logs]).reshape(-1)
-    texts, pruned = with_logs(texts, ids, starts_of(counts) * SnapshotId.SIZE, counts)
+    strings, pruned = with_logs(strings, ids, starts_of(counts) * SnapshotId.SIZE, counts)
     return SnapshotList(
         SnapshotColumns(
             ids=raw,
             parents=np.array(parents, dtype=np.int32),
             flushed_at=flushed_at,
-            texts=texts,
+            strings=strings,
             messages=heads[: len(infos)],
             item_counts=np.array([len(each) for each in items], dtype=np.int64),
             item_names=np.array([numbers[n] for each in items for n, _ in each], dtype=np.int64),
@@ -308,14 +310,14 @@ def with_snapshot(
     names = tuple(sorted({*held.names, *one.names}))
     parents = np.insert(held.parents, at, parents_row)
     parents += parents >= at
-    shift = held.texts.size
+    shift = held.strings.size
     return SnapshotList(
         replace(
             held,
             ids=np.insert(held.ids, at, one.ids, axis=0),
             parents=parents,
             flushed_at=np.insert(held.flushed_at, at, one.flushed_at),
-            texts=np.concatenate([held.texts, one.texts]),
+            strings=np.concatenate([held.strings, one.strings]),
             messages=np.insert(held.messages, at, one.messages + shift),
             item_counts=np.insert(held.item_counts, at, one.item_counts),
             item_names=np.insert(_renumbered(held, names), first_item, _renumbered(one, names)),

@@ -53,14 +53,14 @@ def read_snapshots(
     count = len(ids)
     if not ((parents >= NONE) & (parents < count)).all():
         reader.fail("a parent is not an index of a snapshot", "snapshots.parent_offset")
-    _check_texts(reader, messages)
+    _check_strings(reader, messages)
     check_sharing(reader, logs, SnapshotId.SIZE)
-    texts, heads = pack_ranges(
+    strings, heads = pack_ranges(
         reader.data,
         np.concatenate([messages.starts, values.starts]),
         np.concatenate([messages.lengths, values.lengths]),
     )
-    texts, pruned = with_logs(texts, reader.data, logs.starts, logs.lengths)
+    strings, pruned = with_logs(strings, reader.data, logs.starts, logs.lengths)
     order = np.argsort(id_keys(ids), kind="stable")
     row_of_stored = np.empty(count, dtype=np.int64)
     row_of_stored[order] = np.arange(count)
@@ -71,7 +71,7 @@ def read_snapshots(
         ids=ids[order],
         parents=new_parents,
         flushed_at=tables.column("flushed_at")[order].astype(np.uint64),
-        texts=texts,
+        strings=strings,
         messages=heads[:count][order],
         item_counts=counts[order],
         item_names=item_names[moved_items],
@@ -84,7 +84,7 @@ def read_snapshots(
     return columns, SnapshotIds(ids)
 
 
-def _check_texts(reader: VectorReader, ranges: Ranges) -> None:
+def _check_strings(reader: VectorReader, ranges: Ranges) -> None:
     """Raise FormatError unless all ranges are UTF-8 and not shared too often (rule 3)."""
     check_sharing(reader, ranges)
     joined, _ = collect(reader.data, ranges.starts, ranges.lengths)
@@ -122,7 +122,7 @@ def _read_items(
 
 def write_snapshots(writer: TableWriter, held: SnapshotColumns) -> NDArray[np.int64]:
     """Write all rows; return the handles of their tables: int64, shape (n,)."""
-    block = writer.block(held.texts.tobytes())
+    block = writer.block(held.strings.tobytes())
     metadata = _write_items(writer, held, block - held.item_values)
     handles = np.zeros(len(held.parents), dtype=np.int64)
     has_logs = held.pruned != NONE

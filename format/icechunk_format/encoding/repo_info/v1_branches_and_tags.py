@@ -48,13 +48,13 @@ def decode_ref_json(data: bytes, object_key: str) -> SnapshotId:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise broken(f"it is not JSON in UTF-8 ({error})") from error
-    text = content.get("snapshot") if isinstance(content, dict) else None
-    if not isinstance(text, str):
+    string = content.get("snapshot") if isinstance(content, dict) else None
+    if not isinstance(string, str):
         raise broken(
             'a JSON object like {"snapshot":"1CECHNKREP0F1RSTCMT0"} is expected', "snapshot"
         )
     try:
-        return SnapshotId.parse(text)
+        return SnapshotId.parse(string)
     except InvalidInputError as error:
         raise broken(error.message, "snapshot") from error
 

@@ -93,12 +93,12 @@ class EncodedNodes:
         if arrays.size:
             data_at[arrays] = self._write_arrays(arrays, shapes_v1)
         nodes.point("node_data", data_at)
-        nodes.point("path", self._write_texts(columns.path_starts, columns.path_lengths))
+        nodes.point("path", self._write_strings(columns.path_starts, columns.path_lengths))
         nodes.point(
-            "user_data", self._write_texts(columns.user_data_starts, columns.user_data_lengths)
+            "user_data", self._write_strings(columns.user_data_starts, columns.user_data_lengths)
         )
 
-    def _write_texts(
+    def _write_strings(
         self, starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         pool = self._columns.pool
@@ -164,7 +164,7 @@ class EncodedNodes:
         cells.point(named, tables.positions)
         chosen = dimensions[named]
         tables.point(
-            "name", self._write_texts(columns.name_starts[chosen], columns.name_lengths[chosen])
+            "name", self._write_strings(columns.name_starts[chosen], columns.name_lengths[chosen])
         )
         return positions
 

@@ -163,16 +163,16 @@ class Nodes(Sequence[NodeSnapshot]):
             at, ref, extent = at + ndim, ref + count, extent + count * ndim
 
     def _names(self, row: int, names: list[bytes]) -> tuple[str | None, ...]:
-        return tuple(self._text(row, "dimension_names", name) or None for name in names)
+        return tuple(self._string(row, "dimension_names", name) or None for name in names)
 
     def _path(self, row: int, raw: bytes) -> NodePath:
-        text = self._text(row, "path", raw)
+        string = self._string(row, "path", raw)
         try:
-            return stored_node_path(text)
+            return stored_node_path(string)
         except InvalidInputError as error:
             raise self._error(row, "path", error.message) from error
 
-    def _text(self, row: int, field: str, raw: bytes) -> str:
+    def _string(self, row: int, field: str, raw: bytes) -> str:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -298,8 +298,8 @@ def _repeated(path: str) -> InvalidInputError:
 
 def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
     """Return nodes as columns, in their order."""
-    texts = [stored_node_path(node.path).encode("utf-8") for node in nodes]
-    texts += [node.user_data for node in nodes]
+    strings = [stored_node_path(node.path).encode("utf-8") for node in nodes]
+    strings += [node.user_data for node in nodes]
     arrays = [node.array for node in nodes]
     ndims = [
         0 if array is None else _checked_ndim(node, array)
@@ -308,8 +308,8 @@ def _columns_of(nodes: Sequence[NodeSnapshot]) -> NodeColumns:
     known = [array for array in arrays if array is not None]
     for array in known:
         names = array.dimension_names or (None,) * len(array.shape)
-        texts += [(name or "").encode("utf-8") for name in names]
-    content, starts, lengths = joined(texts)
+        strings += [(name or "").encode("utf-8") for name in names]
+    content, starts, lengths = joined(strings)
     n = len(nodes)
     return NodeColumns(
         pool=BytePool([content]),

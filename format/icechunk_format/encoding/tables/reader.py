@@ -229,12 +229,12 @@ class Table:
                 return known
         self.charge(field, size)
         try:
-            text = self._payload.data[start : start + size].decode("utf-8")
+            string = self._payload.data[start : start + size].decode("utf-8")
         except UnicodeDecodeError as error:
             raise self.error(field, f"its text is not valid UTF-8 ({error.reason})") from error
         if size >= _MEMO_SIZE:
-            self._payload.memo[start, True] = text
-        return text
+            self._payload.memo[start, True] = string
+        return string
 
     def optional_string(self, field: str) -> str | None:
         """Read a string; None if absent."""

@@ -28,7 +28,7 @@ from icechunk_format.errors import FormatError, InvalidInputError
 
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1_000_000
-MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+MAX_STRING_BYTES: Final = 64 * 1024 * 1024
 
 _NULL, _INT, _UINT, _FLOAT, _KEY, _STRING = range(6)
 _INDIRECT_INT, _INDIRECT_UINT, _INDIRECT_FLOAT, _MAP, _VECTOR = range(6, 11)
@@ -67,7 +67,7 @@ class _FlexReader:
         self._data = data
         self._where = {"object_key": object_key, "field": field, "file_type": file_type}
         self._values_left = MAX_VALUES
-        self._text_left = MAX_TEXT_BYTES
+        self._string_bytes_left = MAX_STRING_BYTES
 
     def root(self) -> Any:
         if len(self._data) < 3:
@@ -112,7 +112,7 @@ class _FlexReader:
         if kind == _KEY:
             return self._key(target)
         if kind == _STRING:
-            return self._text(self._sized_bytes(target, child_width))
+            return self._string(self._sized_bytes(target, child_width))
         if kind == _BLOB:
             return self._sized_bytes(target, child_width)
         if kind in _INDIRECT:
@@ -140,13 +140,13 @@ class _FlexReader:
 
     def _sized_bytes(self, target: int, width: int) -> bytes:
         count = self._count(target, width, 1)
-        self._text_left -= count
-        if self._text_left < 0:
-            problem = f"strings and blobs of more than {MAX_TEXT_BYTES} bytes in all"
-            self._fail(problem, allowed=MAX_TEXT_BYTES)
+        self._string_bytes_left -= count
+        if self._string_bytes_left < 0:
+            problem = f"strings and blobs of more than {MAX_STRING_BYTES} bytes in all"
+            self._fail(problem, allowed=MAX_STRING_BYTES)
         return self._data[target : target + count]
 
-    def _text(self, raw: bytes) -> str:
+    def _string(self, raw: bytes) -> str:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -156,11 +156,11 @@ class _FlexReader:
         end = self._data.find(b"\0", target)
         if end < 0:
             self._fail(f"the key at byte {target} has no end")
-        self._text_left -= end - target
-        if self._text_left < 0:
-            problem = f"keys and strings of more than {MAX_TEXT_BYTES} bytes in all"
-            self._fail(problem, allowed=MAX_TEXT_BYTES)
-        return self._text(self._data[target:end])
+        self._string_bytes_left -= end - target
+        if self._string_bytes_left < 0:
+            problem = f"keys and strings of more than {MAX_STRING_BYTES} bytes in all"
+            self._fail(problem, allowed=MAX_STRING_BYTES)
+        return self._string(self._data[target:end])
 
     def _typed(self, target: int, width: int, element: int, count: int, depth: int) -> list[Any]:
         packed = element << 2
@@ -254,7 +254,7 @@ class _FlexWriter:
         if isinstance(value, float):
             return self._float(value)
         if isinstance(value, str):
-            return self._text(utf8(value))
+            return self._string(utf8(value))
         if isinstance(value, list | tuple):
             return self._vector(_VECTOR, [self.store(item, depth + 1) for item in value], ())
         if isinstance(value, dict):
@@ -285,7 +285,7 @@ class _FlexWriter:
             is_exact = False
         return _Slot(_FLOAT, value, 4 if is_exact else 8, is_offset=False)
 
-    def _text(self, raw: bytes) -> _Slot:
+    def _string(self, raw: bytes) -> _Slot:
         width = _unsigned_width(len(raw))
         self.align(width)
         self.out += struct.pack(_UNSIGNED[width], len(raw))

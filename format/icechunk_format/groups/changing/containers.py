@@ -61,12 +61,12 @@ def _compared(locations: pa.Array) -> pa.Array:
     is_encoded = pc.match_substring_regex(locations, "^file://.*%")
     if not pc.any(is_encoded).as_py():
         return locations
-    plain = [unquote(text) for text in locations.filter(is_encoded).to_pylist()]
+    plain = [unquote(string) for string in locations.filter(is_encoded).to_pylist()]
     return pc.replace_with_mask(locations, is_encoded, pa.array(plain, locations.type))
 
 
-def _plain(text: str) -> str:
-    return unquote(text) if text.startswith(_FILE) else text
+def _plain(string: str) -> str:
+    return unquote(string) if string.startswith(_FILE) else string
 
 
 def check_prefix(prefix: str) -> None:
@@ -85,8 +85,8 @@ def authorized_prefixes(
 ) -> tuple[set[str], pa.Array]:
     """Return the authorized prefixes that match locations, and the locations without a match."""
     found: set[str] = set()
-    for text in authorized:
-        prefix = _plain(text.rstrip("/") + "/")
+    for string in authorized:
+        prefix = _plain(string.rstrip("/") + "/")
         is_below = pc.starts_with(_compared(locations), prefix)
         if pc.any(is_below).as_py():
             found.add(prefix)
@@ -106,9 +106,9 @@ def prefixes_of(locations: pa.Array) -> set[str]:
     return found
 
 
-def _folder(texts: list[str]) -> str:
+def _folder(strings: list[str]) -> str:
     # Compares characters, since URLs are not paths; the last name is cut off.
-    return os.path.commonprefix(texts).rpartition("/")[0] + "/"  # noqa: RUF071
+    return os.path.commonprefix(strings).rpartition("/")[0] + "/"  # noqa: RUF071
 
 
 def add_containers(
@@ -119,7 +119,7 @@ def add_containers(
     virtual_options: Mapping[str, str],
 ) -> None:
     """Add containers for prefixes that no container of the repository covers."""
-    kept = {_plain(text.rstrip("/") + "/") for text in authorized}
+    kept = {_plain(string.rstrip("/") + "/") for string in authorized}
     wanted = set(prefixes)
     # Join the folders of tasks, which each found the common folder of their own files.
     files = sorted(p for p in wanted if p.startswith(_FILE) and p not in kept)
@@ -157,8 +157,8 @@ def _container(prefix: str, virtual_options: Mapping[str, str]) -> VirtualChunkC
     if kind == "s3":
         for name, stored in _S3_OPTIONS.items():
             if name in given:
-                is_text = stored in ("region", "endpoint_url")
-                options[stored] = given[name] if is_text else given[name] == "true"
+                is_string = stored in ("region", "endpoint_url")
+                options[stored] = given[name] if is_string else given[name] == "true"
         if "virtual_hosted_style" in given:
             options["force_path_style"] = given["virtual_hosted_style"] != "true"
         if "endpoint_url" in options:

@@ -107,16 +107,16 @@ def _checked_locations(target: ArrayTarget, locations: pa.Array) -> pa.Array:
     """Return distinct locations with the scheme in lower case; raise for unreadable ones."""
     # Plain URLs are not parsed one by one: there may be millions of files.
     plain = pc.match_substring_regex(locations, _PLAIN)
-    for text in locations.filter(pc.invert(plain)).to_pylist():
+    for string in locations.filter(pc.invert(plain)).to_pylist():
         try:
-            parse_url(text)
+            parse_url(string)
         except MalformedUrlError as error:
             raise InvalidInputError(
-                f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which "
-                f"readers do not fetch: {error}; an absolute URL is needed, like "
+                f"a virtual chunk of array {target.name!r} has the location {shown(string)!r}, "
+                f"which readers do not fetch: {error}; an absolute URL is needed, like "
                 "s3://bucket/file.nc or file:///data/file.nc",
                 variable=target.name,
-                location=shown(text),
+                location=shown(string),
                 allowed="an absolute URL",
             ) from None
     parts = pc.extract_regex(locations, _SCHEME)
@@ -133,15 +133,15 @@ def _new_prefixes(target: ArrayTarget, locations: pa.Array, source: ChunkSource)
     refused = outside if usable else outside.filter(pc.starts_with(outside, NAMED))
     if not len(refused):
         return prefixes | prefixes_of(outside)
-    text = refused[0].as_py()
+    string = refused[0].as_py()
     known = [c.url_prefix if c.name is None else f"{c.url_prefix} ({c.name})" for c in usable]
     raise InvalidInputError(
-        f"a virtual chunk of array {target.name!r} has the location {shown(text)!r}, which is "
+        f"a virtual chunk of array {target.name!r} has the location {shown(string)!r}, which is "
         "outside of all virtual chunk containers of the repository; containers are: "
         f"{', '.join(map(shown, known)) or 'none'}. Correct the location, or give its prefix with "
         "the option virtual.authorize, so that the write adds a container for it",
         variable=target.name,
-        location=shown(text),
+        location=shown(string),
         containers=tuple(known),
     )
 
@@ -163,7 +163,7 @@ def array_names(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     encoded = column.dictionary_encode()
-    names = [text.rpartition("/")[2] for text in encoded.dictionary.to_pylist()]
+    names = [string.rpartition("/")[2] for string in encoded.dictionary.to_pylist()]
     return pa.array(names, pa.string()).take(encoded.indices)
 
 

@@ -77,7 +77,7 @@ class DeleteReport:
 
 def distinct_errors(*parts: Iterable[str]) -> tuple[str, ...]:
     """Return the first distinct reasons, in order."""
-    return tuple(dict.fromkeys(text for part in parts for text in part))[:MAX_SHOWN_ERRORS]
+    return tuple(dict.fromkeys(string for part in parts for string in part))[:MAX_SHOWN_ERRORS]
 
 
 @shown_by("records.record")

@@ -128,16 +128,16 @@ class Conflict:
     commit: str | None = None
 
     def __str__(self) -> str:
-        text = f"{self.path}: {self.kind.value}"
+        string = f"{self.path}: {self.kind.value}"
         if self.labels is not None:
-            text += f" ({self.labels})"
+            string += f" ({self.labels})"
         elif self.coords is not None:
             shown = ", ".join(str(tuple(row)) for row in self.coords[:_SHOWN_CHUNKS].tolist())
             more = f" and {len(self.coords) - _SHOWN_CHUNKS} more"
-            text += f" ({shown}{more if len(self.coords) > _SHOWN_CHUNKS else ''})"
+            string += f" ({shown}{more if len(self.coords) > _SHOWN_CHUNKS else ''})"
         if self.snapshot_id is not None:
-            text += f", in snapshot {self.snapshot_id}"
-        return text if self.commit is None else f"{text} ({self.commit})"
+            string += f", in snapshot {self.snapshot_id}"
+        return string if self.commit is None else f"{string} ({self.commit})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,8 +178,8 @@ class ChunkSource:
         self, refs: ChunkRefs, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Location, dict[str, Any]]]:
         """Yield the storage and the fields of the request of each chunk in the repository."""
-        for text in encode_many(refs.chunk_id[rows]):
-            yield self.location, {"key": f"{CHUNKS}{text}"}
+        for string in encode_many(refs.chunk_id[rows]):
+            yield self.location, {"key": f"{CHUNKS}{string}"}
 
     def _virtual(
         self, refs: ChunkRefs, rows: NDArray[np.int64]

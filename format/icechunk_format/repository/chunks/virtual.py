@@ -112,14 +112,14 @@ class VirtualObject:
 def parse_authorized(prefixes: Iterable[str]) -> dict[str, UrlParts]:
     """Parse the URL prefixes that a user authorizes; ``s3://`` alone is refused."""
     authorized = {}
-    for text in prefixes:
+    for string in prefixes:
         try:
-            authorized[text] = parse_url(text)
+            authorized[string] = parse_url(string)
         except MalformedUrlError as error:
             raise InvalidInputError(
-                f"virtual.authorize cannot be {shown(text)!r}: {error}; "
+                f"virtual.authorize cannot be {shown(string)!r}: {error}; "
                 "give URL prefixes such as s3://bucket/folder/ or file:///data/",
-                found=shown(text),
+                found=shown(string),
             ) from None
     return authorized
 
@@ -344,8 +344,8 @@ def _stated(container: VirtualChunkContainer) -> dict[str, str]:
     stated: dict[str, str] = {}
     for name, value in container.store_options.items():
         word = words.get(name.lower())
-        if word is not None and (text := _text(value)) is not None:
-            stated.setdefault(word, text)
+        if word is not None and (string := _string(value)) is not None:
+            stated.setdefault(word, string)
     if container.store_kind == "tigris":
         stated.setdefault("endpoint_url", _TIGRIS_ENDPOINT)
     if "endpoint_url" not in stated and stated.get("force_path_style") == "false":
@@ -354,7 +354,7 @@ def _stated(container: VirtualChunkContainer) -> dict[str, str]:
     return stated
 
 
-def _text(value: Any) -> str | None:
+def _string(value: Any) -> str | None:
     """Return a stored string or boolean as the value of an option; None for other values."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -66,12 +66,12 @@ class UrlParts:
         return other.path == self.path or other.path.startswith(self.path + "/")
 
 
-def parse_url(text: str) -> UrlParts:
+def parse_url(string: str) -> UrlParts:
     """Parse a URL.
 
     Raises MalformedUrlError if the string is not a valid URL; the message does not repeat it.
     """
-    match = _URL.match(text)
+    match = _URL.match(string)
     if match is None:
         raise MalformedUrlError("it does not begin with a scheme such as s3:// or file://")
     scheme, authority, raw_path = match[1].lower(), match[2], match[3]
@@ -107,8 +107,8 @@ def parse_url(text: str) -> UrlParts:
 
 def shown(location: str) -> str:
     """Return a location for messages: shortened, and without a query, which may be a signature."""
-    text = re.split(r"[?#]", location, maxsplit=1)[0]
-    scheme, separator, rest = text.partition("://")
+    string = re.split(r"[?#]", location, maxsplit=1)[0]
+    scheme, separator, rest = string.partition("://")
     if separator and "@" in rest.partition("/")[0] and scheme.lower() not in _USER_IN_AUTHORITY:
-        text = f"{scheme}://***@{rest.partition('@')[2]}"
-    return text if len(text) <= 300 else text[:300] + "..."
+        string = f"{scheme}://***@{rest.partition('@')[2]}"
+    return string if len(string) <= 300 else string[:300] + "..."

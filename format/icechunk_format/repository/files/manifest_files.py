@@ -144,8 +144,8 @@ def limited(refs: ChunkRefs, max_refs: int) -> Iterator[ChunkRefs]:
     if not len(refs):
         return
     weights = np.full(len(refs), max(1 / max_refs, _BYTES_PER_REF / _MAX_BYTES_PER_MANIFEST))
-    if refs.texts is not None:
-        own = refs.texts.lengths + float(_BYTES_PER_REF)
+    if refs.strings is not None:
+        own = refs.strings.lengths + float(_BYTES_PER_REF)
         weights = np.maximum(weights, own / _MAX_BYTES_PER_MANIFEST)
     if weights.sum() <= 1:
         yield refs

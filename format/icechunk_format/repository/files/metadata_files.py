@@ -168,18 +168,18 @@ class ObjectCache:
 
 
 def _configured_cache_bytes() -> int:
-    text = os.environ.get(CACHE_BYTES_VARIABLE)
-    if text is None:
+    string = os.environ.get(CACHE_BYTES_VARIABLE)
+    if string is None:
         return DEFAULT_CACHE_BYTES
     try:
-        max_bytes = int(text)
+        max_bytes = int(string)
     except ValueError:
         max_bytes = -1
     if max_bytes < 0:
         raise InvalidInputError(
-            f"the environment variable {CACHE_BYTES_VARIABLE} is {text!r}; it must be a whole "
+            f"the environment variable {CACHE_BYTES_VARIABLE} is {string!r}; it must be a whole "
             f"number of bytes, 0 or more (default {DEFAULT_CACHE_BYTES})",
-            found=text,
+            found=string,
         )
     return max_bytes
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
-from icechunk_format.encoding.manifest.texts import RefTexts
+from icechunk_format.encoding.manifest.strings import RefStrings
 from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.encoding.snapshot.nodes import Nodes
@@ -146,16 +146,16 @@ def same_references(left: ChunkRefs, right: ChunkRefs) -> NDArray[np.bool_]:
     for name in ("offset", "length", "last_modified"):
         same &= getattr(left, name) == getattr(right, name)
     same &= (left.chunk_id == right.chunk_id).all(axis=1)
-    if left.texts is None and right.texts is None:
+    if left.strings is None and right.strings is None:
         return same
     sides = [
-        RefTexts.none(len(side)) if side.texts is None else side.texts.plain()
+        RefStrings.none(len(side)) if side.strings is None else side.strings.plain()
         for side in (left, right)
     ]
-    texts = [(side.buffer, side.starts, side.lengths.astype(np.int64)) for side in sides]
+    strings = [(side.buffer, side.starts, side.lengths.astype(np.int64)) for side in sides]
     etags = [(side.buffer, *side.etag_ranges()) for side in sides]
     same &= (etags[0][1] < 0) == (etags[1][1] < 0)
-    return same & _same_bytes(*texts) & _same_bytes(*etags)
+    return same & _same_bytes(*strings) & _same_bytes(*etags)
 
 
 _Ranges = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]

@@ -31,11 +31,11 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
         given = next((os.environ[name] for name in names if os.environ.get(name)), None)
     if given is None:
         return None
-    text = given.rstrip("/")
-    if "://" not in text:
-        text = ("http://" if options.flag("allow_http") else "https://") + text
+    string = given.rstrip("/")
+    if "://" not in string:
+        string = ("http://" if options.flag("allow_http") else "https://") + string
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(string)
         # Clients break on hosts that are not ASCII; a host with "@" is refused as well.
         parts = parts._replace(netloc=ascii_authority(parts.netloc))
     except ValueError:
@@ -54,16 +54,16 @@ def endpoint_url(address: Address, options: StorageOptions) -> str | None:
     return urlunsplit(parts)
 
 
-def host_part(text: str, option: str, address: Address) -> str:
+def host_part(string: str, option: str, address: Address) -> str:
     """Return a string for use in a host name; refuse one that could change the host."""
-    if re.fullmatch(r"[A-Za-z0-9._-]+", text) is None:
+    if re.fullmatch(r"[A-Za-z0-9._-]+", string) is None:
         raise InvalidInputError(
             f"storage.{option} of {address.shown_url} becomes part of a host name, so it can have "
             "ASCII letters, digits, '.', '_' and '-' only; correct it, also where the environment "
             "or a container of virtual chunks specifies it",
             option=option,
         )
-    return text
+    return string
 
 
 def server_url(address: Address, options: StorageOptions, region: str | None = None) -> str | None:

@@ -152,13 +152,13 @@ _URL_USER: Final = re.compile(r"(https?://)[^\s/@]+@")
 _MAX_REASON: Final = 300
 
 
-def safe_reason(text: str, secrets: Iterable[str]) -> str:
+def safe_reason(string: str, secrets: Iterable[str]) -> str:
     """Return a client's message as a short line without secrets, URL queries and URL users."""
     for secret in secrets:
         if len(secret) >= 4:
-            text = text.replace(secret, "***")
-    text = _URL_USER.sub(r"\1", _URL_QUERY.sub(r"\1", " ".join(text.split())))
-    return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "..."
+            string = string.replace(secret, "***")
+    string = _URL_USER.sub(r"\1", _URL_QUERY.sub(r"\1", " ".join(string.split())))
+    return string if len(string) <= _MAX_REASON else string[:_MAX_REASON] + "..."
 
 
 _NEVER_LOOKED_AT: Final = (FailureKind.THROTTLED, FailureKind.UNREACHABLE)

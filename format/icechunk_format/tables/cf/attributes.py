@@ -159,7 +159,7 @@ def timedelta_dtype(value: Any, name: str) -> str:
         raise attribute_error(name, "dtype", value, "it should read like timedelta64[s]") from error
 
 
-def known_text_encoding(value: str, name: str) -> str:
+def known_string_encoding(value: str, name: str) -> str:
     """Check the ``_Encoding`` attribute of strings that are stored as bytes."""
     try:
         codecs.lookup(value)
@@ -171,17 +171,17 @@ def known_text_encoding(value: str, name: str) -> str:
     return value
 
 
-def _float_of_base64(text: str) -> float | None:
-    data = _bytes_of_base64(text)
+def _float_of_base64(string: str) -> float | None:
+    data = _bytes_of_base64(string)
     if data is None or len(data) != 8:
         return None
     number: float = struct.unpack("<d", data)[0]
     return number
 
 
-def _bytes_of_base64(text: str) -> bytes | None:
+def _bytes_of_base64(string: str) -> bytes | None:
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(string, validate=True)
     except (binascii.Error, ValueError):
         return None
 

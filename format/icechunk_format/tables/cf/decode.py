@@ -38,7 +38,7 @@ from icechunk_format.tables.cf import arrow_values
 from icechunk_format.tables.cf.arrow_values import TimestampType
 from icechunk_format.tables.cf.attributes import (
     attribute_error,
-    known_text_encoding,
+    known_string_encoding,
     numeric_missing,
     other_missing,
     packed_dtype,
@@ -84,7 +84,7 @@ class VariableDecoder:
     _add_offset: int | float | None = field(default=None, repr=False)
     _time: TimeScale | None = field(default=None, repr=False)
     _is_boolean: bool = field(default=False, repr=False)
-    _text_encoding: str | None = field(default=None, repr=False)
+    _string_encoding: str | None = field(default=None, repr=False)
     _fields: tuple[VariableDecoder, ...] = field(default=(), repr=False)
 
     @property
@@ -110,7 +110,7 @@ class VariableDecoder:
         if self._fields:
             columns = [child.decode(flat[child.name]) for child in self._fields]
             return arrow_values.structs(columns, valid, self.arrow_type, len(flat))
-        if self._text_encoding is not None:
+        if self._string_encoding is not None:
             flat = self._decoded_bytes(flat)
         return arrow_values.strings_or_bytes(flat, valid, self.arrow_type, name=self.name)
 
@@ -172,12 +172,12 @@ class VariableDecoder:
         return None if missing is None else ~missing
 
     def _decoded_bytes(self, flat: NDArray[Any]) -> NDArray[Any]:
-        assert self._text_encoding is not None
+        assert self._string_encoding is not None
         try:
-            strings = [bytes(value).decode(self._text_encoding) for value in flat.tolist()]
+            strings = [bytes(value).decode(self._string_encoding) for value in flat.tolist()]
         except UnicodeError as error:
             raise FormatError(
-                f"variable {self.name!r}: stored bytes are not {self._text_encoding}: {error}",
+                f"variable {self.name!r}: stored bytes are not {self._string_encoding}: {error}",
                 file_type="chunk",
             ) from error
         return np.array(strings, dtype=object)
@@ -262,7 +262,7 @@ def _apply_attributes(
         return value
 
     if kind == "bytes" and isinstance(attributes.get("_Encoding"), str):
-        plan["_text_encoding"] = known_text_encoding(consume("_Encoding"), name)
+        plan["_string_encoding"] = known_string_encoding(consume("_Encoding"), name)
         plan["arrow_type"] = pa.string()
     given = {key: consume(key) for key in ("missing_value", "_FillValue")}
     if dtype.kind not in "biuf":

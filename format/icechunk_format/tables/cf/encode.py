@@ -223,7 +223,7 @@ class VariableEncoder:
     def _strings_or_bytes(self, column: pa.Array) -> NDArray[Any]:
         dtype = self.data_type.numpy
         is_string = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        encoding = self.decoder._text_encoding
+        encoding = self.decoder._string_encoding
         if dtype.kind != "O" and encoding is None:
             self._check_length(column, dtype, is_string=is_string)
         values = column.to_numpy(zero_copy_only=False)
@@ -246,7 +246,9 @@ class VariableEncoder:
     def _encoded_strings(self, values: NDArray[Any], encoding: str) -> NDArray[Any]:
         result = np.empty(len(values), object)
         try:
-            result[:] = [b"" if text is None else text.encode(encoding) for text in values.tolist()]
+            result[:] = [
+                b"" if string is None else string.encode(encoding) for string in values.tolist()
+            ]
         except UnicodeEncodeError as error:
             raise InvalidInputError(
                 f"column {self.name!r} has a string that {encoding} cannot encode: {error}",

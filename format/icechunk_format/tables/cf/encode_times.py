@@ -68,21 +68,22 @@ def _standard_of_proleptic(numbers: NDArray[np.int64], name: str) -> NDArray[np.
     distinct, index = np.unique(days, return_inverse=True)
     dates = distinct.astype("M8[D]").astype(str).tolist()
     moved = [
-        _day("standard", *map(int, text.rsplit("-", 2)), text=text, name=name) for text in dates
+        _day("standard", *map(int, string.rsplit("-", 2)), string=string, name=name)
+        for string in dates
     ]
     result = numbers.copy()
     result[old] = np.array(moved, np.int64)[index.reshape(-1)] * MICROSECONDS_PER_DAY + rest
     return result
 
 
-def _day(calendar: str, year: int, month: int, day: int, *, text: str, name: str) -> int:
+def _day(calendar: str, year: int, month: int, day: int, *, string: str, name: str) -> int:
     try:
         return day_number(calendar, year, month, day)
     except ValueError as error:
         raise InvalidInputError(
-            f"column {name!r} has the date {text!r}, which its array cannot hold: {error}",
+            f"column {name!r} has the date {string!r}, which its array cannot hold: {error}",
             variable=name,
-            value=text,
+            value=string,
             calendar=calendar,
         ) from error
 
@@ -91,22 +92,22 @@ def _microseconds_of_strings(column: pa.Array, time: TimeScale, name: str) -> ND
     calendar = time.calendar or "standard"
     encoded = column.dictionary_encode()
     known: list[int] = []
-    for text in encoded.dictionary.to_pylist():
-        match = _ISO_TIME.fullmatch(text)
+    for string in encoded.dictionary.to_pylist():
+        match = _ISO_TIME.fullmatch(string)
         if match is None:
             raise InvalidInputError(
-                f"column {name!r} has {text!r}, which is not a time of the {calendar} calendar; "
+                f"column {name!r} has {string!r}, which is not a time of the {calendar} calendar; "
                 "write YYYY-MM-DDThh:mm:ss",
                 variable=name,
-                value=text,
+                value=string,
                 allowed="YYYY-MM-DDThh:mm:ss",
             )
         clock = time_of_day(*match.groups()[3:])
         if clock is None:
             raise InvalidInputError(
-                f"column {name!r} has {text!r}, an impossible time of day", variable=name
+                f"column {name!r} has {string!r}, an impossible time of day", variable=name
             )
-        days = _day(calendar, *map(int, match.groups()[:3]), text=text, name=name)
+        days = _day(calendar, *map(int, match.groups()[:3]), string=string, name=name)
         known.append(days * MICROSECONDS_PER_DAY + clock)
     index = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
     if not known:

@@ -324,13 +324,13 @@ def stored_scale(dtype: np.dtype[Any], *, name: str) -> TimeScale:
     return TimeScale(unit=lengths[unit] * count, calendar=calendar)
 
 
-def _reference_time(text: str, calendar: str) -> int:
+def _reference_time(string: str, calendar: str) -> int:
     """Return microseconds from the calendar's epoch to a date; ValueError if it is not a date."""
-    match = next((m for m in (p.fullmatch(text) for p in _REFERENCE_DATES) if m), None)
+    match = next((m for m in (p.fullmatch(string) for p in _REFERENCE_DATES) if m), None)
     if match is None:
-        word = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?|\s\d{1,2}:\d{1,2})", text)
+        word = re.fullmatch(r".*\d\s*([A-Za-z]+(?:/[A-Za-z_/]+)?|\s\d{1,2}:\d{1,2})", string)
         problem = f", and {word[1].strip()!r} is not an offset such as -05:00" if word else ""
-        raise ValueError(f"the date {text!r} should read YYYY-MM-DD hh:mm:ss{problem}")
+        raise ValueError(f"the date {string!r} should read YYYY-MM-DD hh:mm:ss{problem}")
     fields = match.groupdict()
     month = fields["month"] or "1"
     if month.isalpha():
@@ -338,14 +338,14 @@ def _reference_time(text: str, calendar: str) -> int:
             i for i, full in enumerate(_MONTH_NAMES.split(), 1) if full.startswith(month.lower())
         ]
         if len(named) != 1:
-            raise ValueError(f"the date {text!r} does not name a month")
+            raise ValueError(f"the date {string!r} does not name a month")
         month = str(named[0])
     days = day_number(calendar, int(fields["year"]), int(month), int(fields["day"] or 1))
     clock = time_of_day(*(fields[part] for part in ("hour", "minute", "second", "fraction")))
     if clock is None:
-        raise ValueError(f"the date {text!r} has an impossible time of day")
+        raise ValueError(f"the date {string!r} has an impossible time of day")
     if (fields["fraction"] or "")[6:].strip("0"):
-        raise ValueError(f"the date {text!r} is finer than a microsecond")
+        raise ValueError(f"the date {string!r} is finer than a microsecond")
     zone = re.fullmatch(r"([+-]?)(\d{1,2}):?(\d{1,2})?", fields["zone"] or "")
     if zone is not None:
         shift = (3600 * int(zone[2]) + 60 * int(zone[3] or 0)) * 1_000_000

@@ -123,9 +123,9 @@ def prune_inspection(
     used = []
     for sql in conjuncts:
         try:
-            text, elements = with_elements(sql, lists)
+            string, elements = with_elements(sql, lists)
             every = types | dict.fromkeys(elements, pa.int64())
-            planned = plan_conjunct(text, every, {*recorded, *elements}, time_zone)
+            planned = plan_conjunct(string, every, {*recorded, *elements}, time_zone)
         except IcechunkError:
             continue
         for name, condition in planned.dimension_conditions.items():

@@ -94,14 +94,14 @@ class Labels:
         self.is_iso_string = (
             self.is_string
             and len(values) > 0
-            and all(_ISO_TIME.fullmatch(text) for text in self.values[self.valid].tolist())
+            and all(_ISO_TIME.fullmatch(string) for string in self.values[self.valid].tolist())
         )
 
     def read(self, value: Any) -> Period | None:
         """Return the values that a label selects; None if it is not a label of this type."""
         if self.is_string:
-            text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-            return Period(text, text)
+            string = value.isoformat() if hasattr(value, "isoformat") else str(value)
+            return Period(string, string)
         if self.is_time:
             return _read_time(value) if isinstance(value, str) else _period_of(value)
         if self.is_duration:
@@ -129,7 +129,7 @@ class Labels:
             values = self.values
             if self.is_iso_string:
                 # A partial time selects its whole period: 2001-02 includes 2001-02-28T18:00:00.
-                values = np.array([text[: len(high.last)] for text in values], dtype=object)
+                values = np.array([string[: len(high.last)] for string in values], dtype=object)
             found &= np.asarray(values <= high.last, np.bool_)
         return found
 
@@ -194,8 +194,8 @@ def _is_fraction(value: Any) -> bool:
     return not isinstance(value, int | np.integer)
 
 
-def _read_time(text: str) -> Period | None:
-    match = _TIME.fullmatch(text)
+def _read_time(string: str) -> Period | None:
+    match = _TIME.fullmatch(string)
     if match is None:
         return None
     fields = match.groupdict()
@@ -260,11 +260,11 @@ def _duration_of(value: Any) -> int | None:
     return int(exact.astype(np.int64)) if exact == value else None
 
 
-def read_duration(text: str) -> int | None:
+def read_duration(string: str) -> int | None:
     """Return the microseconds of a duration such as ``"1 day 12 hours"``, or None."""
     total, position = 0.0, 0
-    while position < len(text):
-        part = _DURATION_PART.match(text, position)
+    while position < len(string):
+        part = _DURATION_PART.match(string, position)
         if part is None:
             return None
         unit = _DURATION_UNITS.get(part[2].lower())

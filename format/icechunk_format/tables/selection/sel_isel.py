@@ -138,8 +138,8 @@ def _assignments(option: str, given: Given, sizes: Mapping[str, int]) -> Iterabl
         yield found, single(selector)
 
 
-def _parts(option: str, text: str, sizes: Mapping[str, int]) -> Iterable[tuple[str, str]]:
-    for part in _NEXT_DIMENSION.split(text):
+def _parts(option: str, string: str, sizes: Mapping[str, int]) -> Iterable[tuple[str, str]]:
+    for part in _NEXT_DIMENSION.split(string):
         if not part.strip():
             continue
         name, equals, selector = (piece.strip() for piece in part.partition("="))
@@ -322,7 +322,7 @@ def _range_bounds(
         if _reads(selector[:at], labels) and _reads(selector[at + 1 :], labels)
     ]
     if len(readable) == 1 or (readable and labels.is_string and len(cuts) == 1):
-        return _ends(name, [text.strip() for text in readable[0]], labels)
+        return _ends(name, [string.strip() for string in readable[0]], labels)
     raise InvalidInputError(
         f"sel: {name}={selector!r} is not a range low:high whose ends are each "
         f"{'a string' if labels.is_string else labels.expected()}; "
@@ -332,10 +332,10 @@ def _range_bounds(
     )
 
 
-def _reads(text: str, labels: Labels) -> bool:
-    if labels.is_iso_string and text.strip():
-        return _ISO_START.fullmatch(text.strip()) is not None
-    return not text.strip() or labels.read(text) is not None
+def _reads(string: str, labels: Labels) -> bool:
+    if labels.is_iso_string and string.strip():
+        return _ISO_START.fullmatch(string.strip()) is not None
+    return not string.strip() or labels.read(string) is not None
 
 
 def _slice_bounds(name: str, chosen: slice, labels: Labels) -> tuple[Period | None, Period | None]:

@@ -223,5 +223,5 @@ def _message(plan: WritePlan, rows: int) -> str:
 
 
 def _bracketed(parts: Iterable[str]) -> str:
-    text = ", ".join(parts)
-    return f" ({text})" if text else ""
+    string = ", ".join(parts)
+    return f" ({string})" if string else ""

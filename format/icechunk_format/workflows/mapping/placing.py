@@ -215,7 +215,7 @@ def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -
         ("the data type", str(layout.dtype), str(dtype)),
         *(
             # Compared as strings, since NaN differs from itself.
-            (f"the attribute {key}", _text(layout.attributes.get(key)), _text(stored.get(key)))
+            (f"the attribute {key}", _string(layout.attributes.get(key)), _string(stored.get(key)))
             for key in OF_VALUES
         ),
     ):
@@ -234,7 +234,7 @@ def _has_missing(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     return "_FillValue" in attributes or dtype.kind in "fc"
 
 
-def _text(value: Any) -> str:
+def _string(value: Any) -> str:
     """Return an attribute as a string for comparison: NaN equals itself, midnight is optional."""
     return repr(value).replace(" 00:00:00", "")
 

@@ -73,10 +73,10 @@ class FollowRecord:
         return json.dumps({"format": _FORMAT, **fields}, sort_keys=True)
 
 
-def parse_record(text: object) -> FollowRecord | None:
+def parse_record(string: object) -> FollowRecord | None:
     """Parse a record; None if it is absent or invalid."""
     try:
-        found = json.loads(text) if isinstance(text, str) else None
+        found = json.loads(string) if isinstance(string, str) else None
     except ValueError:
         return None
     if not isinstance(found, dict) or found.pop("format", None) != _FORMAT:

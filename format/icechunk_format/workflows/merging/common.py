@@ -146,8 +146,8 @@ def _contained(history: History, tip: SnapshotId) -> dict[SnapshotId, SnapshotIn
 
 def _merged_snapshot(info: SnapshotInfo) -> SnapshotId | None:
     notes = info.metadata.get(RESERVED_METADATA)
-    text = notes.get(MERGED) if isinstance(notes, dict) else None
+    string = notes.get(MERGED) if isinstance(notes, dict) else None
     try:
-        return None if text is None else SnapshotId.parse(str(text))
+        return None if string is None else SnapshotId.parse(str(string))
     except ValueError:
         return None

@@ -218,8 +218,8 @@ class Merge:
             return conflict
         author = known.metadata.get("author")
         time = to_timestamp(known.flushed_at).isoformat(sep=" ", timespec="seconds")
-        text = f"{known.message!r}{f' by {author}' if author else ''}, {time}"
-        return replace(conflict, commit=text)
+        string = f"{known.message!r}{f' by {author}' if author else ''}, {time}"
+        return replace(conflict, commit=string)
 
     def _is_settled(self, conflict: Conflict, changes: ChangeSet, sides: Sides) -> bool:
         """Return True if the target's change of a node is compatible with those of the source.

@@ -161,11 +161,11 @@ class DeltaTarget:
     def shown(self, error: BaseException) -> str:
         """Format an error on one line, without the values of options."""
         # deltalake puts coloured arrows between causes.
-        text = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
+        message = " ".join(_COLOURS.sub("", str(error)).replace("↳", "-").split())
         for value in sorted(self.options.values(), key=len, reverse=True):
             if len(value) > 3:
-                text = text.replace(value, "***")
-        return text
+                message = message.replace(value, "***")
+        return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class MirrorRecord:
         return dt.datetime.fromtimestamp(self.committed_at / 1e6, dt.UTC)
 
 
-def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
+def parse_record(string: object, *, target: str, version: int) -> MirrorRecord:
     """Parse the record of a version; raise FormatError if it is invalid."""
 
     def bad(problem: str) -> FormatError:
@@ -86,7 +86,7 @@ def parse_record(text: object, *, target: str, version: int) -> MirrorRecord:
         )
 
     try:
-        found = json.loads(text) if isinstance(text, str) else None
+        found = json.loads(string) if isinstance(string, str) else None
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -57,9 +57,9 @@ class Row:
             self.status, self.array, self.difference = REFUSED, array, difference
             self.compared_with, self.references, self.is_copied = other, 0, False
 
-    def add_note(self, text: str) -> None:
+    def add_note(self, string: str) -> None:
         """Add a note without refusing the file."""
-        self.note = text if self.note is None else f"{self.note}; {text}"
+        self.note = string if self.note is None else f"{self.note}; {string}"
 
 
 def report_table(rows: Iterable[Row]) -> pa.Table:

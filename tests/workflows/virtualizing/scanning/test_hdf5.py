@@ -78,7 +78,7 @@ def test_documents_and_references_are_those_of_virtualizarr(kind, tmp_path):
     assert groups == other_groups
     assert [array.path for array in arrays] == [array.path for array in others]
     for own, other in zip(arrays, others, strict=True):
-        assert own.text == other.text
+        assert own.json_document == other.json_document
         assert own.inline == other.inline
         for name in ("coords", "offsets", "lengths"):
             np.testing.assert_array_equal(getattr(own, name), getattr(other, name))

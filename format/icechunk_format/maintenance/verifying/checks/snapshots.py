@@ -203,12 +203,12 @@ def _check_manifest_files(
     if not is_listed.all():
         owners = [node for node in snapshot.nodes if node.array is not None]
         owner = np.repeat(np.arange(len(owners)), [len(ids) for ids in lists])
-        for row, text in zip(
+        for row, string in zip(
             np.flatnonzero(~is_listed).tolist(), encode_many(used[~is_listed]), strict=True
         ):
             _at(owners[int(owner[row])], mark, report).add(
                 "manifest-unlisted",
-                f"it has chunks in manifest {text}, which is not in the snapshot's list of "
+                f"it has chunks in manifest {string}, which is not in the snapshot's list of "
                 "manifest files; other clients cannot read it",
             )
     unused = ~np.isin(listed_keys, used_keys)

@@ -55,7 +55,7 @@ ID_PREFIXES: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
 
 # Maximum number of backups to try if newer ones are unreadable, too.
 _MOST_BACKUPS_TRIED: Final = 20
-_NAMED_IN_TEXT: Final = 5
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,11 +274,11 @@ def _check_operations_log(storage: Storage, info: RepoInfo, report: Report) -> t
             report.count("unreferenced overwritten/", 1, listed.size)
     missing = [name for name in named if name not in present]
     if missing:
-        shown = ", ".join(missing[:_NAMED_IN_TEXT])
+        shown = ", ".join(missing[:_MOST_NAMED])
         report.add(
             "backup-missing",
             f"{len(missing)} of the {len(named)} backups that the operations log names do not "
-            f"exist: {shown}{', ...' if len(missing) > _NAMED_IN_TEXT else ''}",
+            f"exist: {shown}{', ...' if len(missing) > _MOST_NAMED else ''}",
             object_key=OVERWRITTEN,
         )
     return tuple(overwritten_key(name) for name in named if name in present)

@@ -65,29 +65,29 @@ class VirtualFiles:
         if not len(rows) or not used.uses:
             return
         try:
-            texts, number = _distinct_locations(used, rows)
+            strings, number = _distinct_locations(used, rows)
         except FormatError as error:
             used.at(report).add("virtual-location-bad", error.message)
             return
         _, first = np.unique(number, return_index=True)
-        is_good = self._check_texts(texts, rows[first], used, report)
+        is_good = self._check_strings(strings, rows[first], used, report)
         if self._is_authorized:
-            self._check_files(texts, is_good, rows, number, used, report)
+            self._check_files(strings, is_good, rows, number, used, report)
         else:
             report.count("unchecked virtual references", len(rows))
 
-    def _check_texts(
-        self, texts: pa.Array, first_rows: NDArray[Any], used: UsedRefs, report: Report
+    def _check_strings(
+        self, strings: pa.Array, first_rows: NDArray[Any], used: UsedRefs, report: Report
     ) -> NDArray[np.bool_]:
         """Check distinct locations; return a mask of the valid ones."""
-        is_plain = pc.match_substring_regex(texts, _PLAIN)
-        covered = pa.array(np.zeros(len(texts), dtype=np.bool_))
+        is_plain = pc.match_substring_regex(strings, _PLAIN)
+        covered = pa.array(np.zeros(len(strings), dtype=np.bool_))
         for prefix in self._prefixes:
-            covered = pc.or_(covered, pc.starts_with(texts, prefix))
-        is_good = np.ones(len(texts), dtype=np.bool_)
+            covered = pc.or_(covered, pc.starts_with(strings, prefix))
+        is_good = np.ones(len(strings), dtype=np.bool_)
         unclear = ~np.asarray(pc.and_(is_plain, covered))
         for at in np.flatnonzero(unclear).tolist():
-            location: str = texts[at].as_py()
+            location: str = strings[at].as_py()
             chunk = used.chunk(int(first_rows[at]))
             problem, uncovered = self._problem_of(location)
             if problem is not None:
@@ -119,7 +119,7 @@ class VirtualFiles:
         if not self._knows_containers:
             return None, None
         spellings = (location, f"{parts.scheme}://{parts.authority}{parts.path}")
-        if any(text.startswith(prefix) for text in spellings for prefix in self._prefixes):
+        if any(string.startswith(prefix) for string in spellings for prefix in self._prefixes):
             return None, None
         return None, shown(f"{parts.scheme}://{parts.authority}/")
 
@@ -127,7 +127,7 @@ class VirtualFiles:
 
     def _check_files(
         self,
-        texts: pa.Array,
+        strings: pa.Array,
         is_good: NDArray[np.bool_],
         rows: NDArray[Any],
         number: NDArray[Any],
@@ -135,9 +135,9 @@ class VirtualFiles:
         report: Report,
     ) -> None:
         chosen = np.flatnonzero(is_good)
-        files = _THREADS.map(self._head, [texts[at].as_py() for at in chosen.tolist()])
+        files = _THREADS.map(self._head, [strings[at].as_py() for at in chosen.tolist()])
         order = np.argsort(number, kind="stable")
-        bounds = np.searchsorted(number[order], np.arange(len(texts) + 1))
+        bounds = np.searchsorted(number[order], np.arange(len(strings) + 1))
         for at, file in zip(chosen.tolist(), files, strict=True):
             mine = rows[order[bounds[at] : bounds[at + 1]]]
             if isinstance(file, UnauthorizedVirtualChunkError):
@@ -147,7 +147,7 @@ class VirtualFiles:
             found = _problem_with(file, mine, used)
             if found is not None:
                 kind, row, problem = found
-                problem = f"{problem}: {shown(texts[at].as_py())}"
+                problem = f"{problem}: {shown(strings[at].as_py())}"
                 used.at(report).add(kind, problem, chunk=used.chunk(row))
 
     def _head(self, location: str) -> ObjectInfo | IcechunkError | None:
@@ -185,8 +185,8 @@ def _problem_with(
     if late.any():
         row = int(rows[int(late.argmax())])
         return "virtual-modified", row, "the file was changed after the reference was made"
-    texts = refs.texts
-    if file.version.etag is not None and texts is not None and texts.etag_starts is not None:
+    strings = refs.strings
+    if file.version.etag is not None and strings is not None and strings.etag_starts is not None:
         for row, etag in zip(rows.tolist(), _etags(used, rows), strict=True):
             if etag and etag.strip('"') != file.version.etag:
                 return "virtual-modified", row, "the file has another etag than the reference"
@@ -213,7 +213,7 @@ def _distinct_locations(used: UsedRefs, rows: NDArray[Any]) -> tuple[pa.Array, N
     )
     encoded = stored.dictionary_encode()
     try:
-        texts = encoded.dictionary.cast(pa.large_string())
+        strings = encoded.dictionary.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         raise FormatError(
             "a location is not UTF-8; the manifest is damaged",
@@ -221,4 +221,4 @@ def _distinct_locations(used: UsedRefs, rows: NDArray[Any]) -> tuple[pa.Array, N
             file_type="manifest",
             field="refs.location",
         ) from error
-    return texts, np.asarray(encoded.indices)
+    return strings, np.asarray(encoded.indices)

@@ -101,8 +101,8 @@ def make_clients(address: Address, options: StorageOptions) -> ObstoreClients:
 def _check_sendable(address: Address, arguments: Mapping[Any, Any]) -> None:
     """Raise InvalidInputError for strings that are invalid in headers, which break obstore."""
     for value in arguments.values():
-        text = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
-        if any(character < " " or character == "\x7f" for character in text):
+        string = value if isinstance(value, str) and not value.lstrip().startswith("{") else ""
+        if any(character < " " or character == "\x7f" for character in string):
             raise InvalidInputError(
                 f"an option or a credential for {address.shown_url} has a line break or another "
                 "control character; remove it, also at the end of files and environment variables"
@@ -198,9 +198,9 @@ def _az_arguments(address: Address, options: StorageOptions) -> dict[str, Any]:
     return arguments
 
 
-def _connection_string(text: str) -> dict[str, str]:
+def _connection_string(string: str) -> dict[str, str]:
     parts: dict[str, str] = {}
-    for part in filter(None, text.split(";")):
+    for part in filter(None, string.split(";")):
         name, separator, value = part.partition("=")
         if not separator:
             raise InvalidInputError(

@@ -291,15 +291,17 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
     The class of the exception is checked first. Others have only a message, which may contain the
     HTTP status and error code; without both, the failure is ``BROKEN``, and a write may be stored.
     """
-    text = str(error)
+    string = str(error)
     if isinstance(error, obstore.exceptions.NotSupportedError):
-        raise UnsupportedError(f"this store cannot do that: {safe_reason(text, secrets)}") from None
+        raise UnsupportedError(
+            f"this store cannot do that: {safe_reason(string, secrets)}"
+        ) from None
     if isinstance(error, (obstore.exceptions.InvalidPathError, ValueError)):
         raise InvalidInputError(
-            f"the object store cannot hold this key: {safe_reason(text, secrets)}"
+            f"the object store cannot hold this key: {safe_reason(string, secrets)}"
         ) from None
-    status = _STATUS.search(text)
-    found = _CODE.search(text)
+    status = _STATUS.search(string)
+    found = _CODE.search(string)
     code = (found.group(1) or found.group(2)) if found else ""
     for kind, meaning in _STATUS_OF_KIND.items():
         if isinstance(error, kind):
@@ -310,7 +312,7 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure | None:
         return failure_of_status(int(status.group(1)), code)
     if code:
         return failure_of_code(code)
-    summary, _, details = text.partition("Debug source")
+    summary, _, details = string.partition("Debug source")
     reason = safe_reason(summary, secrets)
     if "StartTooLarge" in details:
         return Failure(kind=FailureKind.RANGE, reason=reason)

@@ -88,7 +88,7 @@ def cut_lists(sql: str) -> tuple[str, dict[str, list[str]]]:
 def as_literals(items: list[str]) -> list[Typed] | None:
     """Return the items as literals, as the parser would; None if the parser has to read them."""
     if items[0].startswith("'"):
-        return [constant(text, STRING) for text in _strings(items)]
+        return [constant(string, STRING) for string in _strings(items)]
     if all(item[-1].isdigit() for item in items):
         return [number_literal(item) for item in items]
     return None
@@ -113,10 +113,10 @@ def _as_typed(value: Typed, items: list[str]) -> tuple[Typed, Typed] | None:
             continue
         if not all(item.startswith(start) and item.endswith(end) for item in items):
             return None
-        texts = pa.array([item[len(start) : len(item) - len(end)] for item in items])
-        if pattern and not pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+        strings = pa.array([item[len(start) : len(item) - len(end)] for item in items])
+        if pattern and not pc.all(pc.match_substring_regex(strings, pattern)).as_py():
             return None
-        return value, _column(texts.cast(kind))
+        return value, _column(strings.cast(kind))
     return None
 
 

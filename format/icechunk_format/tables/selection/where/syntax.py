@@ -162,9 +162,9 @@ ALLOWED: Final = (
 )
 
 
-def like_pattern(text: str, escape: str, node: exp.Expression) -> str:
+def like_pattern(string: str, escape: str, node: exp.Expression) -> str:
     """Translate a LIKE pattern to a regular expression."""
-    parts, letters = [], iter(text)
+    parts, letters = [], iter(string)
     for letter in letters:
         if letter == escape:
             follower = next(letters, None)
@@ -205,5 +205,5 @@ def refused(node: exp.Expression) -> InvalidInputError:
 
 def sql_text(node: Any) -> str:
     """Return a node as SQL, quoted and shortened for an error."""
-    text = node.sql(dialect="spark", comments=False)
-    return repr(text if len(text) <= 200 else text[:200] + "…")
+    string = node.sql(dialect="spark", comments=False)
+    return repr(string if len(string) <= 200 else string[:200] + "…")

@@ -101,14 +101,14 @@ def call(
     return Typed(expression, kind)
 
 
-def number_literal(text: str) -> Typed:
+def number_literal(string: str) -> Typed:
     """Parse a number without a suffix: with a point it is a decimal, with ``e`` a double."""
-    if "e" in text.lower():
-        return constant(float(text), DOUBLE)
-    value = Decimal(text)
-    if len(text) > _MOST_DIGITS:  # which arithmetic of decimals does not support
-        raise TypeMismatchError(f"the number {text} has more than {_SPARK_DIGITS} digits")
-    if "." not in text:
+    if "e" in string.lower():
+        return constant(float(string), DOUBLE)
+    value = Decimal(string)
+    if len(string) > _MOST_DIGITS:  # which arithmetic of decimals does not support
+        raise TypeMismatchError(f"the number {string} has more than {_SPARK_DIGITS} digits")
+    if "." not in string:
         for kind in (INT, BIGINT):
             if abs(value) <= np.iinfo(numpy_dtype(kind)).max:
                 return constant(int(value), kind)
@@ -317,11 +317,11 @@ def _is_opaque(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-def _read_string(text: str | None, target: pa.DataType) -> pa.Scalar:
+def _read_string(string: str | None, target: pa.DataType) -> pa.Scalar:
     """Cast a string literal, as ANSI Spark does."""
-    if text is None:
+    if string is None:
         return pa.scalar(None, target)
-    word = text.strip()
+    word = string.strip()
     try:
         if target == TIMESTAMP_NTZ:
             return pa.scalar(_read_wall_time(word), TIMESTAMP_NTZ)
@@ -336,7 +336,7 @@ def _read_string(text: str | None, target: pa.DataType) -> pa.Scalar:
         if pa.types.is_decimal(target):
             return pa.scalar(Decimal(word), target)
     except (ValueError, KeyError, ArithmeticError, pa.ArrowException) as error:
-        raise TypeMismatchError(f"{text!r} is not a {sql_name(target)}") from error
+        raise TypeMismatchError(f"{string!r} is not a {sql_name(target)}") from error
     raise TypeMismatchError(f"a string cannot be cast to {sql_name(target)} here")
 
 
@@ -346,22 +346,22 @@ _BOOLEAN_WORDS: Final = {
 }
 
 
-def _read_wall_time(text: str) -> datetime:
+def _read_wall_time(string: str) -> datetime:
     """Parse a date or a timestamp as a wall time; a time zone must have the offset 0."""
-    wall_time, zone = _read_time(text)
+    wall_time, zone = _read_time(string)
     if zone is not None and wall_time.replace(tzinfo=time_zone(zone)).utcoffset():
         raise TypeMismatchError(
-            f"{text!r} has a time zone, but the column is a TIMESTAMP_NTZ; "
+            f"{string!r} has a time zone, but the column is a TIMESTAMP_NTZ; "
             f"write the time as the column shows it"
         )
     return wall_time
 
 
-def _read_time(text: str) -> tuple[datetime, str | None]:
+def _read_time(string: str) -> tuple[datetime, str | None]:
     """Parse a date or a timestamp, as Spark casts strings, with its time zone."""
-    match = _TIMESTAMP_FORMAT.fullmatch(text.strip())
+    match = _TIMESTAMP_FORMAT.fullmatch(string.strip())
     if match is None:
-        raise TypeMismatchError(f"{text!r} is not a timestamp such as 2024-07-01 06:00:00")
+        raise TypeMismatchError(f"{string!r} is not a timestamp such as 2024-07-01 06:00:00")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         result = datetime(
@@ -372,5 +372,5 @@ def _read_time(text: str) -> tuple[datetime, str | None]:
         if zone is not None:
             time_zone(zone)
     except (ValueError, InvalidInputError) as error:
-        raise TypeMismatchError(f"{text!r} is not a timestamp: {error}") from error
+        raise TypeMismatchError(f"{string!r} is not a timestamp: {error}") from error
     return result, zone

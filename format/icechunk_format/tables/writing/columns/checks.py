@@ -101,11 +101,11 @@ def bad_encoding(name: str, key: str, value: object, problem: str) -> InvalidInp
 
 def check_index_type(column: SourceColumn) -> None:
     """Raise InvalidInputError if a column of indices is not of integers."""
-    text = str(column.arrow_type)
-    if not text.startswith(("int", "uint")):
+    string = str(column.arrow_type)
+    if not string.startswith(("int", "uint")):
         raise InvalidInputError(
             f"the dimension {column.name!r} has no labels, so its column must be BIGINT (indices "
-            f"from 0); found {text}",
+            f"from 0); found {string}",
             dim=column.name,
         )
 

@@ -243,8 +243,8 @@ def described_attributes(
                 problem = f"would make every real {str(bool(value)).lower()} a missing value"
                 raise bad_encoding(name, key, value, f"{problem}; take {advice}")
             # xarray opens strings only if the attribute has this name.
-            is_text = data_type.kind in ("string", "bytes")
-            called = "missing_value" if is_text else key
+            is_string = data_type.kind in ("string", "bytes")
+            called = "missing_value" if is_string else key
             attributes[called] = _fill_attribute(value, data_type, called, name)
         else:
             attributes[key] = value

@@ -63,7 +63,7 @@ def shown_cells(
     """Return the labels of cells by dimension, and a string that describes the cells."""
     part = max(plan.parts, key=lambda part: len(part.labels))
     at = {d: _labels(part, d, sorted(i)) for d, i in zip(dims, indices, strict=True)}
-    shown = ", ".join(f"{dim}={text}" for dim, text in at.items()) or "its only index"
+    shown = ", ".join(f"{dim}={string}" for dim, string in at.items()) or "its only index"
     return at, f"{cells:,} cell{'s' if cells > 1 else ''} at {shown}"
 
 
@@ -99,8 +99,8 @@ def _in_snapshots(ids: Sequence[str]) -> str:
 
 
 def _labels(part: WritePart, dim: str, indices: Sequence[int]) -> str:
-    texts = [part.cell({dim: index}).removeprefix(f"{dim}=") for index in indices[:_SHOWN]]
+    strings = [part.cell({dim: index}).removeprefix(f"{dim}=") for index in indices[:_SHOWN]]
     if len(indices) > _SHOWN:
         last = part.cell({dim: indices[-1]}).removeprefix(f"{dim}=")
-        return f"{texts[0]} to {last}"
-    return ", ".join(texts)
+        return f"{strings[0]} to {last}"
+    return ", ".join(strings)

@@ -46,7 +46,7 @@ class StagedArray:
     """An array of a file: its document, and its rows in a staged stream."""
 
     file: SourceFile
-    text: str
+    json_document: str
     key: str
     span: tuple[int, int]
     first: int
@@ -136,7 +136,7 @@ class _SourceReader:
         low, high = np.add(lower, shift).tolist(), np.add(upper, shift).tolist()
         if source.file is None:
             return self._of_base(low, high)
-        document = metadata_of(source.file.text, self._task.target.path.lstrip("/"))
+        document = metadata_of(source.file.json_document, self._task.target.path.lstrip("/"))
         # Added dimensions, which files do not have, are first.
         added = len(low) - document.ndim
         values = self._of_file(source.file, document, low[added:], high[added:])

@@ -106,8 +106,8 @@ def comparable_values(values: NDArray[Any], metadata: ArrayMetadata, name: str) 
     if flat.dtype.kind == "f" and np.isnan(flat).any():
         raise InvalidInputError(f"the coordinate {name!r} has missing values")
     if flat.dtype.kind in "SUOTV" or flat.dtype.hasobject:
-        texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in flat]
-        return np.array(texts, dtype=object)
+        strings = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in flat]
+        return np.array(strings, dtype=object)
     if flat.dtype.kind in "Mm":
         return flat.astype(np.int64)
     return flat.astype(flat.dtype.newbyteorder("="))

@@ -62,11 +62,11 @@ def refuse_uncut(members: Sequence[Member], splits: Mapping[str, int], *, copies
         for member in members:
             found = first_chunks(member.scanned.header).get(path, size)
             if found % size:
-                text = f"chunks of {found} steps cannot be cut to those of {size} of the array"
+                reason = f"chunks of {found} steps cannot be cut to those of {size} of the array"
                 if copies:
-                    member.copy(path, text)
+                    member.copy(path, reason)
                 else:
-                    member.row.refuse(f"{text}; {_COPY_IT}", array=path)
+                    member.row.refuse(f"{reason}; {_COPY_IT}", array=path)
 
 
 def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping[str, int]) -> None:
@@ -85,18 +85,18 @@ def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping
                 length, start = span.lengths.at(path)[number], span.starts.at(path)[number]
                 if start == end or length % size == 0:
                     continue
-                text = (
+                reason = (
                     f"has {length} steps along {dim}, which are not whole chunks of {size}: only "
                     "the last file of a Zarr array may end within a chunk"
                 )
                 way_out = f"call again when that file has grown to whole chunks; or {_COPY_IT}"
                 if span.row is not None:
-                    span.row.refuse(f"{text}; {_COPY_IT}", array=path)
+                    span.row.refuse(f"{reason}; {_COPY_IT}", array=path)
                     continue
                 for after in files:
                     if after.row is not None and after.starts.at(path)[number] > start:
                         after.row.refuse(
-                            f"follows a file that {text}; {way_out}",
+                            f"follows a file that {reason}; {way_out}",
                             array=path,
                             other=span.file.url,
                         )
@@ -111,5 +111,5 @@ def chunk_shape_of(document: Mapping[str, Any]) -> list[int]:
 @lru_cache(maxsize=4096)
 def first_chunks(header: Header) -> dict[str, int]:
     """Return the length of chunks along the first axis by array."""
-    shapes = {path: chunk_shape_of(json.loads(text)) for path, text in header.arrays}
+    shapes = {path: chunk_shape_of(json.loads(string)) for path, string in header.arrays}
     return {path: shape[0] for path, shape in shapes.items() if shape}

@@ -112,19 +112,19 @@ def _of_arrays(
                 "; a Zarr array has one chunk shape: rewrite the file with the chunks of the "
                 "others, or name the array in loadable= if it is small"
             )
-        text = f"{name} is {_shown(shown[0])}, and {_shown(shown[1])} elsewhere"
+        sentence = f"{name} is {_shown(shown[0])}, and {_shown(shown[1])} elsewhere"
         is_number = all(d.data_type.numpy.kind in "biuf" for d in (own, other))
         is_copyable = name in _COPYABLE or (name == "the type" and is_number)
         is_copyable = not is_stored and (is_copyable or all(is_since))
         if is_copyable:
             advice += "; or copy such files with copy='mismatching'"
-        found.append(Difference(array=path, what=text, advice=advice, is_copyable=is_copyable))
+        found.append(Difference(array=path, what=sentence, advice=advice, is_copyable=is_copyable))
         if name == "the list of dimensions":
             return found
     for name in _unequal(own.attributes, other.attributes):
         if name not in MEANING:
-            text = f"the attribute {name} differs"
-            found.append(Difference(array=path, what=text, is_fatal=False))
+            sentence = f"the attribute {name} differs"
+            found.append(Difference(array=path, what=sentence, is_fatal=False))
     return found
 
 
@@ -182,5 +182,5 @@ def _unequal(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 160 else text[:157] + "..."
+    sentence = json.dumps(value, default=str)
+    return sentence if len(sentence) <= 160 else sentence[:157] + "..."

@@ -110,8 +110,8 @@ class Copying:
         wanted = [(self.chunks.get(dim or "", chunk), size) for dim, size, chunk in sizes]
         chunks = [max(1, size) if chunk == -1 else chunk for chunk, size in wanted]
         grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
-        text = dump_document(raw | {"chunk_grid": grid})
-        return parse_array_metadata(text, node_path=document.node_path)
+        string = dump_document(raw | {"chunk_grid": grid})
+        return parse_array_metadata(string, node_path=document.node_path)
 
 
 def packing_of(document: ArrayMetadata) -> tuple[str, ...]:

@@ -93,11 +93,11 @@ class ArchivePlanner:
             stay = [span for url, span in by_url.items() if url not in fresh]
             found = arrange([*stay, *new], len(layout.dims))
             for span, problem, other in found.refused:
-                text = f"{problem} along {', '.join(layout.dims)}"
+                reason = f"{problem} along {', '.join(layout.dims)}"
                 if self.template is None:
-                    text += "; if its coordinate is wrong, give its position by template="
+                    reason += "; if its coordinate is wrong, give its position by template="
                 assert span.row is not None
-                span.row.refuse(text, other=None if other is None else other.file.url)
+                span.row.refuse(reason, other=None if other is None else other.file.url)
             splits = {}
             if self.copying is None or self.copying.which == "mismatching":
                 is_free = self.copying is None or not self.copying.chunks
@@ -303,8 +303,8 @@ class ArchivePlanner:
                 if self.copying is not None:
                     member.copy(path, unreferable.reason)
                 else:
-                    text = f"{unreferable.reason}, so that it cannot be referenced; {_COPY_IT}"
-                    member.row.refuse(text, array=path)
+                    reason = f"{unreferable.reason}, so that it cannot be referenced; {_COPY_IT}"
+                    member.row.refuse(reason, array=path)
             for item in by_header[member.scanned.header]:
                 if item.is_copyable and self.copying is not None and item.array is not None:
                     member.copy(item.array, item.what)

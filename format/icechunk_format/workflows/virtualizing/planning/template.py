@@ -33,7 +33,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1)
 class Template:
     """Extracts keys from file names; made by ``parse_template``."""
 
-    text: str
+    string: str
     pattern: str
     formats: Mapping[str, str]
 
@@ -51,66 +51,68 @@ class Template:
         """Return the keys of a file by dimension: strings, integers, or microseconds since 1970."""
         found = re.fullmatch(self.pattern, unquote(url))
         if found is None:
-            raise InvalidInputError(f"its name does not fit the template {self.text!r}")
+            raise InvalidInputError(f"its name does not fit the template {self.string!r}")
         keys: dict[str, Any] = {}
         for dim, form in self.formats.items():
-            text = found[dim]
+            string = found[dim]
             if form == "d":
-                keys[dim] = int(text)
+                keys[dim] = int(string)
                 if keys[dim] >= 2**63:
-                    raise InvalidInputError(f"the number {text} in its name does not fit 64 bits")
+                    raise InvalidInputError(f"the number {string} in its name does not fit 64 bits")
             elif form:
                 try:
-                    date = datetime.datetime.strptime(text, form)
+                    date = datetime.datetime.strptime(string, form)
                 except ValueError as error:
                     raise InvalidInputError(
-                        f"{text!r} in its name is not a date: {error}"
+                        f"{string!r} in its name is not a date: {error}"
                     ) from None
                 keys[dim] = (date - _EPOCH) // datetime.timedelta(microseconds=1)
             else:
-                keys[dim] = text
+                keys[dim] = string
         return keys
 
 
-def parse_template(text: str) -> Template:
+def parse_template(string: str) -> Template:
     """Parse a template such as ``"{member}/{time:%Y%m%d}.nc"``, or raise InvalidInputError."""
     parts: list[str] = [r"(?:.*/)?"]
     formats: dict[str, str] = {}
     at = 0
-    for found in _FIELD.finditer(text):
-        parts.append(re.escape(text[at : found.start()]).replace(r"\*", "[^/]*"))
+    for found in _FIELD.finditer(string):
+        parts.append(re.escape(string[at : found.start()]).replace(r"\*", "[^/]*"))
         at = found.end()
         dim, form = found[1], found[2] or ""
         if dim in formats:
-            raise _bad_template(text, f"{dim!r} is named twice")
+            raise _bad_template(string, f"{dim!r} is named twice")
         formats[dim] = form
-        parts.append(f"(?P<{dim}>{_expression(text, form)})")
-    rest = text[at:]
+        parts.append(f"(?P<{dim}>{_expression(string, form)})")
+    rest = string[at:]
     if not formats or "{" in rest or "}" in rest:
-        raise _bad_template(text, "it must name dimensions in braces")
+        raise _bad_template(string, "it must name dimensions in braces")
     parts.append(re.escape(rest).replace(r"\*", "[^/]*"))
-    return Template(text=text, pattern="".join(parts), formats=formats)
+    return Template(string=string, pattern="".join(parts), formats=formats)
 
 
-def _expression(text: str, form: str) -> str:
+def _expression(string: str, form: str) -> str:
     if not form:
         return r"[^/]+?"
     if form == "d":
         return r"\d+"
     if "%" not in form:
-        raise _bad_template(text, f"the format {form!r} is neither 'd' nor one of dates")
+        raise _bad_template(string, f"the format {form!r} is neither 'd' nor one of dates")
     parts = []
     for literal, letter in re.findall(r"([^%]*)(?:%(.))?", form):
         parts.append(re.escape(literal))
         if letter and letter not in _DIRECTIVES:
-            raise _bad_template(text, f"%{letter} is unknown; choose from {', '.join(_DIRECTIVES)}")
+            raise _bad_template(
+                string, f"%{letter} is unknown; choose from {', '.join(_DIRECTIVES)}"
+            )
         parts.append(_DIRECTIVES.get(letter, ""))
     return "".join(parts)
 
 
-def _bad_template(text: str, why: str) -> InvalidInputError:
+def _bad_template(string: str, why: str) -> InvalidInputError:
     return InvalidInputError(
-        f"template={text!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for the "
-        "parts that do not matter",
+        f"template={string!r}: {why}; write it like '{{member}}/{{time:%Y%m%d}}.nc', with * for "
+        "the parts that do not matter",
         option="template",
     )

@@ -81,8 +81,8 @@ class ArraysPlanner:
     def groups(self) -> dict[str, dict[str, Any] | None]:
         """Return the attributes of groups by path; None keeps those of an existing group."""
         model, found = self.plan.layout.model, {}
-        for path, text in model.groups:
-            attributes = {**json.loads(text), **model.volatile.get(f"{path}/", {})}
+        for path, string in model.groups:
+            attributes = {**json.loads(string), **model.volatile.get(f"{path}/", {})}
             found[path_in(self.group, path) if path else self.group] = attributes or None
         return found
 
@@ -228,7 +228,7 @@ class ArraysPlanner:
     def _coordinate(self, axis: int) -> PlannedArray:
         dim = self.plan.layout.dims[axis]
         keys = {span.starts.own[axis]: span.first[axis] for span in self.plan.files}
-        is_text = all(isinstance(key, str) for key in keys.values())
+        is_string = all(isinstance(key, str) for key in keys.values())
         attributes: Mapping[str, Any] = _DATES if dim in self.dates else {}
         variable = self._existing(dim)
         if variable is not None and bool(attributes) != ("units" in variable.attributes):
@@ -241,7 +241,7 @@ class ArraysPlanner:
             )
         metadata = build_array_metadata(
             shape=[len(keys)],
-            data_type=parse_data_type("string" if is_text else "int64"),
+            data_type=parse_data_type("string" if is_string else "int64"),
             chunk_shape=[_STORED_CHUNK],
             dimension_names=[dim],
             attributes=attributes,
@@ -397,7 +397,7 @@ def _staged(member: Member, path: str) -> StagedArray:
     unreferable = scanned.unreferable.get(path)
     return StagedArray(
         file=scanned.file,
-        text=json.dumps(document.raw, sort_keys=True),
+        json_document=json.dumps(document.raw, sort_keys=True),
         key="" if stage is None else stage.key,
         span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
         first=first,

@@ -29,7 +29,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.workflows.virtualizing.scanning.hdf5_dataset import (
     check_dataset,
     described,
-    text_of,
+    string_of,
 )
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 from icechunk_format.workflows.virtualizing.scanning.source_files import BLOCK, FileStore
@@ -242,7 +242,7 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, _h5py().Empty):
         return ""
     if isinstance(value, bytes):
-        return text_of(value) or " "
+        return string_of(value) or " "
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind != "S":
         value = value.reshape(-1)[0]
     return _json_of(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
@@ -252,15 +252,15 @@ def _json_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_json_of(item) for item in value]
     if isinstance(value, bytes):
-        return text_of(value)
+        return string_of(value)
     if isinstance(value, bool | int | float):
         return value
     return _repaired(str(value))
 
 
-def _repaired(text: str) -> str:
+def _repaired(string: str) -> str:
     """Decode bytes as Latin-1 that h5py could not decode as UTF-8."""
-    return text_of(text.encode("utf-8", "surrogateescape"))
+    return string_of(string.encode("utf-8", "surrogateescape"))
 
 
 def _encoded_fill(value: Any, dataset: Any, path: str) -> Any:

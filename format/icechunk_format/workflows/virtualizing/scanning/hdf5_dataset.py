@@ -113,7 +113,7 @@ def described(
         rows, inline = _inlined(values, document)
     return ParsedArray(
         path=path,
-        text=json.dumps(document.raw, sort_keys=True),
+        json_document=json.dumps(document.raw, sort_keys=True),
         coords=rows[:, 3:],
         offsets=rows[:, 0],
         lengths=rows[:, 1],
@@ -122,7 +122,7 @@ def described(
     )
 
 
-def text_of(data: bytes) -> str:
+def string_of(data: bytes) -> str:
     """Decode a string as UTF-8, or else as Latin-1."""
     try:
         return data.decode()
@@ -201,7 +201,7 @@ def _fill_value(dataset: Any, path: str) -> Any:
         return None
     found = dataset.fillvalue
     if isinstance(found, bytes) and dataset.dtype.kind == "O":
-        return text_of(found)
+        return string_of(found)
     return found.item() if isinstance(found, np.generic) else found
 
 
@@ -256,7 +256,7 @@ def _filters(dataset: Any) -> tuple[list[Codec], str | None]:
             return [], "its filter shuffle follows another filter"
         codec = _codec_of(code, tuple(values), dataset.dtype.itemsize)
         if codec is None:
-            named = _NAMES.get(code) or text_of(name).partition(";")[0] or code
+            named = _NAMES.get(code) or string_of(name).partition(";")[0] or code
             return [], f"its filter {named} has no codec of Zarr"
         codecs.append(codec)
     return codecs, None
@@ -312,10 +312,10 @@ def _objects(dataset: Any) -> NDArray[Any]:
 
 def _strings(values: NDArray[Any]) -> NDArray[Any]:
     found = np.empty(values.shape, dtype=object)
-    texts = [text_of(v) if isinstance(v, bytes) else v for v in values.ravel().tolist()]
-    if not all(isinstance(text, str) for text in texts):
+    strings = [string_of(v) if isinstance(v, bytes) else v for v in values.ravel().tolist()]
+    if not all(isinstance(string, str) for string in strings):
         raise InvalidInputError("of the types of variable length, only strings are supported")
-    found.reshape(-1)[:] = texts
+    found.reshape(-1)[:] = strings
     return found
 
 

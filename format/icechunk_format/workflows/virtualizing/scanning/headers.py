@@ -63,7 +63,7 @@ class Header:
 
     def documents(self) -> dict[str, ArrayMetadata]:
         """Return the arrays by path."""
-        return {path: metadata_of(text, path) for path, text in self.arrays}
+        return {path: metadata_of(string, path) for path, string in self.arrays}
 
     def times(self) -> Mapping[str, ArrayMetadata]:
         """Return the arrays of times by path; bounds get the units and calendar of their times."""
@@ -73,21 +73,21 @@ class Header:
 def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
     """Return the header of a file."""
     volatile: dict[str, dict[str, Any]] = {}
-    texts = []
+    strings = []
     for array in arrays:
-        text, volatile[array.path] = _without_volatile(array.text)
-        texts.append((array.path, text))
+        string, volatile[array.path] = _without_volatile(array.json_document)
+        strings.append((array.path, string))
     own = []
     for path, given in sorted(groups.items()):
         attributes, volatile[f"{path}/"] = _apart(given)
         own.append((path, json.dumps(attributes, sort_keys=True, default=str)))
-    return Header(arrays=tuple(texts), groups=tuple(own), volatile=volatile)
+    return Header(arrays=tuple(strings), groups=tuple(own), volatile=volatile)
 
 
 @lru_cache(maxsize=4096)
-def _without_volatile(text: str) -> tuple[str, dict[str, Any]]:
+def _without_volatile(string: str) -> tuple[str, dict[str, Any]]:
     """Split the volatile attributes from a ``zarr.json``."""
-    document = json.loads(text)
+    document = json.loads(string)
     document["attributes"], volatile = _apart(document.get("attributes") or {})
     return json.dumps(document, sort_keys=True), volatile
 
@@ -133,7 +133,7 @@ def bounds_of_scalars(documents: Mapping[str, ArrayMetadata]) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def _times_in(arrays: tuple[tuple[str, str], ...]) -> Mapping[str, ArrayMetadata]:
-    documents = {path: metadata_of(text, path) for path, text in arrays}
+    documents = {path: metadata_of(string, path) for path, string in arrays}
     found = {path: own for path, own in documents.items() if is_time(own)}
     for path, document in list(found.items()):
         units = {k: v for k, v in document.attributes.items() if k in ("units", "calendar")}
@@ -163,6 +163,6 @@ def _bounds_of(path: str, document: ArrayMetadata) -> set[str]:
 
 
 @lru_cache(maxsize=4096)
-def metadata_of(text: str, path: str) -> ArrayMetadata:
+def metadata_of(string: str, path: str) -> ArrayMetadata:
     """Parse a ``zarr.json``; cached, since many files share it."""
-    return parse_array_metadata(text.encode(), node_path="/" + path)
+    return parse_array_metadata(string.encode(), node_path="/" + path)

@@ -27,7 +27,7 @@ def with_inherited(arrays: Sequence[ParsedArray], groups: Collection[str]) -> li
         group = array.path.rpartition("/")[0]
         if not group:
             continue
-        document = metadata_of(array.text, array.path)
+        document = metadata_of(array.json_document, array.path)
         for dim, size in zip(document.dimension_names or (), document.shape, strict=False):
             if dim is None or f"{group}/{dim}" in found or f"{group}/{dim}" in groups:
                 continue
@@ -45,7 +45,7 @@ def _of_above(own: dict[str, ParsedArray], group: str, dim: str, size: int) -> l
         coordinate = own.get(f"{group}/{dim}".lstrip("/"))
         if coordinate is None:
             continue
-        document = metadata_of(coordinate.text, coordinate.path)
+        document = metadata_of(coordinate.json_document, coordinate.path)
         if document.dimension_names != (dim,) or document.shape != (size,):
             return []
         named = (document.attributes.get(key) for key in ("bounds", "climatology"))

@@ -132,7 +132,10 @@ def parse_file(
     if name == _HDF5:
         check_hdf5(store, getattr(parser, "group", None), {array.path for array in arrays})
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
-        arrays = [replace(array, text=_with_missing_value(array.text)) for array in arrays]
+        arrays = [
+            replace(array, json_document=_with_missing_value(array.json_document))
+            for array in arrays
+        ]
     return sorted(arrays, key=lambda array: array.path), groups
 
 
@@ -232,12 +235,12 @@ def _is_zarr_v2(file: SourceFile, opener: FileOpener) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _with_missing_value(text: str) -> str:
+def _with_missing_value(string: str) -> str:
     """Add ``_FillValue`` to an array of Zarr v2, where the fill value marks missing values.
 
     Not for 0 and NaN, which VirtualiZarr also uses for a fill value of null.
     """
-    document = json.loads(text)
+    document = json.loads(string)
     fill, attributes = document["fill_value"], document.setdefault("attributes", {})
     if isinstance(fill, int | float) and not isinstance(fill, bool) and fill and fill == fill:
         dtype = np.dtype(document["data_type"])
@@ -274,7 +277,7 @@ def _array(path: str, array: Any, url: str) -> ParsedArray:
     is_own = (named == url) | (named == _INLINED)
     return ParsedArray(
         path=path,
-        text=json.dumps(document, default=_plain, sort_keys=True),
+        json_document=json.dumps(document, default=_plain, sort_keys=True),
         coords=coords,
         offsets=_positions(manifest._offsets.reshape(-1)[rows], path),
         lengths=_positions(manifest._lengths.reshape(-1)[rows], path),

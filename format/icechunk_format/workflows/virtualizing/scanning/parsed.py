@@ -14,7 +14,7 @@ class ParsedArray:
 
     path: str
     """Path in the file, without a leading ``/``."""
-    text: str
+    json_document: str
     """The ``zarr.json`` with sorted keys, so that equal documents are parsed once."""
     coords: NDArray[np.int64]
     """Chunk indices, ``int64 (n, ndim)``."""

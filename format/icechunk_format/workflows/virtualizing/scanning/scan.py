@@ -223,12 +223,12 @@ def _opened(
 def message_of(error: BaseException) -> str:
     """Format an error on one line, with its class unless it is an IcechunkError."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = "; ".join(lines) or "no reason was given"
+    message = "; ".join(lines) or "no reason was given"
     if isinstance(error, IcechunkError):
-        return text
-    if "truncated file" in text:  # part of a long error message of the HDF5 library
-        return f"the file is truncated: {text}"[:600]
-    return f"{type(error).__name__}: {text}"[:600]
+        return message
+    if "truncated file" in message:  # part of a long error message of the HDF5 library
+        return f"the file is truncated: {message}"[:600]
+    return f"{type(error).__name__}: {message}"[:600]
 
 
 class _Scanner:
@@ -306,7 +306,7 @@ class _Scanner:
         opener: FileOpener,
     ) -> None:
         """Read the values to load, and the values that must be equal in all files."""
-        documents = {a.path: metadata_of(a.text, a.path) for a in arrays}
+        documents = {a.path: metadata_of(a.json_document, a.path) for a in arrays}
         inside = {dim for document in documents.values() for dim in document.dimension_names or ()}
         dims = inside & set(self._context.dims)
         coordinates, bounds = coordinate_paths(documents), bounds_of_scalars(documents)
@@ -341,7 +341,7 @@ class _Scanner:
 def _count_last(array: ParsedArray) -> int:
     if not array.coords.shape[1]:
         return 0
-    [count, *_] = metadata_of(array.text, array.path).grid.num_chunks
+    [count, *_] = metadata_of(array.json_document, array.path).grid.num_chunks
     return int(np.count_nonzero(array.coords[:, 0] == count - 1))
 
 
@@ -398,8 +398,8 @@ def _references(array: ParsedArray) -> pa.Table:
 
 
 @lru_cache(maxsize=4096)
-def _codecs_of(text: str, path: str) -> ChunkCodecs:
-    return metadata_of(text, path).chunk_codecs()
+def _codecs_of(string: str, path: str) -> ChunkCodecs:
+    return metadata_of(string, path).chunk_codecs()
 
 
 def read_values(
@@ -408,7 +408,7 @@ def read_values(
     """Return the values of an array of a file."""
     if array.unreferable is not None:
         return read_hdf5(store, array.unreferable.dataset)
-    codecs = _codecs_of(array.text, array.path)
+    codecs = _codecs_of(array.json_document, array.path)
     values = metadata.fill_array(metadata.shape)
     for row, index in enumerate(array.coords.tolist()):
         raw = None if array.inline is None else array.inline[row]

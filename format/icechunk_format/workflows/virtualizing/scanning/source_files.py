@@ -211,12 +211,12 @@ def is_folder(url: str) -> bool:
     return url.rstrip("/").endswith(_STORES)
 
 
-def url_of(text: str) -> str:
+def url_of(string: str) -> str:
     """Convert a path or a URL to the URL of a file."""
-    if "://" not in text:
-        text = os.path.abspath(os.path.expanduser(text))
-        return "file://" + quote(text, safe=_SAFE)
-    scheme, _, rest = text.partition("://")
+    if "://" not in string:
+        string = os.path.abspath(os.path.expanduser(string))
+        return "file://" + quote(string, safe=_SAFE)
+    scheme, _, rest = string.partition("://")
     return f"{scheme.lower()}://" + quote(rest, safe=_SAFE + "%")
 
 
@@ -227,8 +227,9 @@ def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceF
     and ``**``. Raises InvalidInputError if a pattern or folder matches no file.
     """
     found: dict[str, SourceFile] = {}
-    for text in names:
-        name = text.rstrip("/") + "/*" if text.endswith("/") or _is_local_folder(text) else text
+    for given in names:
+        is_whole = given.endswith("/") or _is_local_folder(given)
+        name = given.rstrip("/") + "/*" if is_whole else given
         if not _WILD.search(name):
             url = url_of(name)
             found.setdefault(url, SourceFile(url=url))
@@ -237,8 +238,8 @@ def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceF
         found |= {file.url: file for file in matching}
         if not matching:
             raise InvalidInputError(
-                f"files: {shown(text)!r} does not match a file; check the folder and the pattern, "
-                "as in 's3://bucket/archive/**/*.nc'",
+                f"files: {shown(given)!r} does not match a file; check the folder and the "
+                "pattern, as in 's3://bucket/archive/**/*.nc'",
                 option="files",
             )
     if not found:
@@ -250,10 +251,10 @@ def list_files(names: Iterable[str], options: Mapping[str, str]) -> list[SourceF
     return list(found.values())
 
 
-def _is_local_folder(text: str) -> bool:
-    if _WILD.search(text) or is_folder(text):
+def _is_local_folder(string: str) -> bool:
+    if _WILD.search(string) or is_folder(string):
         return False
-    path = text.removeprefix("file://")
+    path = string.removeprefix("file://")
     return "://" not in path and os.path.isdir(os.path.expanduser(path))
 
 

@@ -1,6 +1,6 @@
 """Holds inline bytes, locations and etags of chunk references as ranges of one shared buffer.
 
-A row has at most one text (inline bytes or a location) and at most one etag. Locations may be
+A row has at most one string (inline bytes or a location) and at most one etag. Locations may be
 frames of a zstd dictionary; only those of the requested rows are decompressed.
 
 Rules of this file
@@ -30,15 +30,15 @@ _MAX_SPAN_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RefTexts:
+class RefStrings:
     """Ranges of a shared buffer, one row per reference.
 
     Parameters
     ----------
     starts, lengths
-        The text of each row; length 0 if it has none.
+        The string of each row; length 0 if it has none.
     is_compressed
-        True for texts compressed with ``dictionary``; None if all are plain.
+        True for strings compressed with ``dictionary``; None if all are plain.
     etag_starts, etag_lengths
         The etag of each row; a start of -1 if it has none. None if no row has one.
     dictionary
@@ -57,8 +57,8 @@ class RefTexts:
     object_key: str = "<bytes>"
 
     @classmethod
-    def none(cls, n: int) -> RefTexts:
-        """Return ``n`` rows without texts."""
+    def none(cls, n: int) -> RefStrings:
+        """Return ``n`` rows without strings."""
         return cls(
             buffer=np.empty(0, dtype=np.uint8),
             starts=np.zeros(n, dtype=np.int64),
@@ -83,16 +83,16 @@ class RefTexts:
         return taken + len(self.dictionary or b"")
 
     def raw(self, row: int) -> bytes:
-        """Return the stored text of a row."""
+        """Return the stored string of a row."""
         start = int(self.starts[row])
         return self.buffer[start : start + int(self.lengths[row])].tobytes()
 
     def stored(self, rows: NDArray[Any]) -> ByteRanges:
-        """Return texts as they are stored."""
+        """Return strings as they are stored."""
         return ByteRanges(self.buffer, self.starts[rows], self.lengths[rows].astype(np.int64))
 
     def located(self, rows: NDArray[Any]) -> ByteRanges:
-        """Return decompressed texts."""
+        """Return decompressed strings."""
         stored = self.stored(rows)
         if self.is_compressed is None:
             return stored
@@ -108,17 +108,17 @@ class RefTexts:
             )
         buffer, starts, lengths = stored
         compressed = ByteRanges(buffer, starts[frames], lengths[frames])
-        texts = location_dictionary.decompress(
+        strings = location_dictionary.decompress(
             self.dictionary, compressed, object_key=self.object_key
         )
         if frames.size == len(starts):
-            return texts
-        starts[frames] = texts.starts + buffer.size
-        lengths[frames] = texts.lengths
-        return ByteRanges(np.concatenate([buffer, texts.buffer]), starts, lengths)
+            return strings
+        starts[frames] = strings.starts + buffer.size
+        lengths[frames] = strings.lengths
+        return ByteRanges(np.concatenate([buffer, strings.buffer]), starts, lengths)
 
     def strings(self, rows: NDArray[Any]) -> list[str]:
-        """Return decompressed texts as strings."""
+        """Return decompressed strings as a list."""
         return self._decoded(self.located(rows), "location")
 
     def etags(self, rows: NDArray[Any]) -> list[str | None]:
@@ -129,9 +129,9 @@ class RefTexts:
         at = np.flatnonzero(starts >= 0)
         found: list[str | None] = [None] * len(starts)
         ranges = ByteRanges(self.buffer, starts[at], lengths[at])
-        texts = self._decoded(ranges, "checksum_etag")
-        for row, text in zip(at.tolist(), texts, strict=True):
-            found[row] = text
+        strings = self._decoded(ranges, "checksum_etag")
+        for row, string in zip(at.tolist(), strings, strict=True):
+            found[row] = string
         return found
 
     def etag_ranges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -145,7 +145,7 @@ class RefTexts:
         buffer, starts, lengths = ranges
         is_new = is_run_start(starts, lengths)
         try:
-            texts = cut_strings(buffer, starts[is_new], (starts + lengths)[is_new])
+            strings = cut_strings(buffer, starts[is_new], (starts + lengths)[is_new])
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"the text is not UTF-8 ({error.reason}); the manifest is damaged",
@@ -153,11 +153,11 @@ class RefTexts:
                 file_type="manifest",
                 field=f"refs.{field}",
             ) from error
-        if len(texts) == len(starts):
-            return texts
-        return [texts[run] for run in (np.cumsum(is_new) - 1).tolist()]
+        if len(strings) == len(starts):
+            return strings
+        return [strings[run] for run in (np.cumsum(is_new) - 1).tolist()]
 
-    def take(self, rows: NDArray[Any]) -> RefTexts:
+    def take(self, rows: NDArray[Any]) -> RefStrings:
         """Return some rows, over the same buffer."""
         return replace(
             self,
@@ -175,7 +175,7 @@ class RefTexts:
             ranges.append(self.etag_ranges())
         return sum(int(sizes[is_run_start(starts, sizes)].sum()) for starts, sizes in ranges)
 
-    def compact(self) -> RefTexts:
+    def compact(self) -> RefStrings:
         """Return the rows over a buffer that holds only their ranges.
 
         Rows that share so many ranges that the copy would exceed the buffer are returned unchanged.
@@ -203,18 +203,18 @@ class RefTexts:
             etag_starts=np.where(has_etag, placed + buffer.size, -1),
         )
 
-    def plain(self) -> RefTexts:
+    def plain(self) -> RefStrings:
         """Return the rows without compression."""
         if self.is_compressed is None:
             return replace(self, dictionary=None)
         rows = np.flatnonzero(self.is_compressed)
-        texts, at, sizes = self.located(rows)
+        strings, at, sizes = self.located(rows)
         starts, lengths = self.starts.copy(), self.lengths.copy()
         starts[rows] = at + self.buffer.size
         lengths[rows] = sizes
         return replace(
             self,
-            buffer=np.concatenate([self.buffer, texts]),
+            buffer=np.concatenate([self.buffer, strings]),
             starts=starts,
             lengths=lengths,
             is_compressed=None,
@@ -223,7 +223,7 @@ class RefTexts:
 
     def compressed(
         self, rows: NDArray[np.intp], dictionary: bytes, *, compression_level: int
-    ) -> RefTexts:
+    ) -> RefStrings:
         """Return the rows with some plain locations compressed with a dictionary.
 
         Rows that are already compressed must have the same dictionary.
@@ -263,37 +263,37 @@ def cut_strings(
     span = buffer[first:last].tobytes()
     bounds = zip((starts - first).tolist(), (ends - first).tolist(), strict=True)
     if span.isascii():
-        text = span.decode("ascii")
-        return [text[start:end] for start, end in bounds]
+        string = span.decode("ascii")
+        return [string[start:end] for start, end in bounds]
     return [span[start:end].decode("utf-8") for start, end in bounds]
 
 
-def join_texts(parts: Sequence[tuple[RefTexts | None, int]]) -> RefTexts | None:
-    """Join lists of texts, each with its number of rows; None is a list without texts.
+def join_strings(parts: Sequence[tuple[RefStrings | None, int]]) -> RefStrings | None:
+    """Join lists of strings, each with its number of rows; None is a list without strings.
 
     Compression is kept if all compressed parts share one dictionary, else undone.
     """
-    held = [texts for texts, _ in parts if texts is not None]
+    held = [strings for strings, _ in parts if strings is not None]
     if not held:
         return None
-    if len({texts.dictionary for texts in held if texts.dictionary is not None}) > 1:
-        return join_texts([(None if t is None else t.plain(), n) for t, n in parts])
-    has_frames = any(texts.is_compressed is not None for texts in held)
-    has_etags = any(texts.etag_starts is not None for texts in held)
+    if len({strings.dictionary for strings in held if strings.dictionary is not None}) > 1:
+        return join_strings([(None if t is None else t.plain(), n) for t, n in parts])
+    has_frames = any(strings.is_compressed is not None for strings in held)
+    has_etags = any(strings.etag_starts is not None for strings in held)
     starts, lengths, frames, etag_starts, etag_lengths = [], [], [], [], []
     shift = 0
     for given, n in parts:
-        texts = RefTexts.none(n) if given is None else given
-        starts.append(texts.starts + shift)
-        lengths.append(texts.lengths)
-        is_frame = texts.is_compressed
+        strings = RefStrings.none(n) if given is None else given
+        starts.append(strings.starts + shift)
+        lengths.append(strings.lengths)
+        is_frame = strings.is_compressed
         frames.append(np.zeros(n, dtype=np.bool_) if is_frame is None else is_frame)
-        etags_at, etag_sizes = texts.etag_ranges()
+        etags_at, etag_sizes = strings.etag_ranges()
         etag_starts.append(np.where(etags_at >= 0, etags_at + shift, -1))
         etag_lengths.append(etag_sizes.astype(np.uint32))
-        shift += texts.buffer.size
-    return RefTexts(
-        buffer=np.concatenate([texts.buffer for texts in held]),
+        shift += strings.buffer.size
+    return RefStrings(
+        buffer=np.concatenate([strings.buffer for strings in held]),
         starts=np.concatenate(starts),
         lengths=np.concatenate(lengths),
         is_compressed=np.concatenate(frames) if has_frames else None,
