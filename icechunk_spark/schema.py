@@ -272,24 +272,24 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def fit_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    """Return `batch` with exactly the schema `target`; columns correspond by position.
+def fit_batch(batch: pa.RecordBatch, output_schema: pa.Schema) -> pa.RecordBatch:
+    """Return `batch` with exactly the schema `output_schema`; columns correspond by position.
 
     Raises
     ------
     InvalidInputError
         A column that is NOT NULL in the user's schema contains a NULL.
     """
-    if batch.schema.equals(target, check_metadata=False):
+    if batch.schema.equals(output_schema, check_metadata=False):
         return batch
-    for column, wanted in zip(batch.columns, target, strict=True):
+    for column, wanted in zip(batch.columns, output_schema, strict=True):
         if not wanted.nullable and column.null_count:
             raise InvalidInputError(
                 f"column '{wanted.name}' holds missing values, but the schema of"
                 " spark.read.schema() specifies NOT NULL: remove NOT NULL",
                 column=wanted.name,
             )
-    return fitted(batch, target)
+    return fitted(batch, output_schema)
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def unpacked(payload: bytes) -> Any:
     return made
 
 
-def packed(cls: type, state: dict[str, Any]) -> tuple[Any, ...]:
+def serialized(cls: type, state: dict[str, Any]) -> tuple[Any, ...]:
     """Return the result of ``__reduce__`` for an object that executors receive."""
     return unpacked, (cloudpickle.dumps((cls, state)),)  # type: ignore[no-untyped-call]
 

@@ -135,8 +135,8 @@ def with_defaults(
     """Return the options of a call with defaults; `of_hadoop` returns Hadoop's settings."""
     found = {name: value for name, value in options.items() if value is not None}
     found |= defaults_of(found, path, call, defaults)
-    asked = [name for name in found if _folded(name) == _FROM_SPARK]
-    wanted = [parse_boolean("storage.from_spark", str(found.pop(name))) for name in asked]
+    named = [name for name in found if _folded(name) == _FROM_SPARK]
+    wanted = [parse_boolean("storage.from_spark", str(found.pop(name))) for name in named]
     url = _url_of(found, path)
     if not any(wanted) or not takes_settings(url) or _has(found, "credentials"):
         return found

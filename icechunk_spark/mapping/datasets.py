@@ -29,7 +29,7 @@ import xarray as xr
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import choose
 from icechunk_format.workflows.mapping.blocks import Block, OtherArrays, StoredArray
-from icechunk_format.workflows.mapping.placing import Layout, Result
+from icechunk_format.workflows.mapping.outputs import Layout, Result
 from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
 
 # Larger labels are decoded for each block.
@@ -348,9 +348,9 @@ def _around(dataset: xr.Dataset, block: Block) -> xr.Dataset:
         below = max(0, -block.read_start[dim])
         above = max(0, block.read_stop[dim] - block.sizes[dim])
         inner = labels[below : len(labels) - above]
-        turn = -period if len(inner) > 1 and inner[1] < inner[0] else period
-        labels[:below] -= turn
-        labels[len(labels) - above :] += turn
+        shift = -period if len(inner) > 1 and inner[1] < inner[0] else period
+        labels[:below] -= shift
+        labels[len(labels) - above :] += shift
         dataset = dataset.assign_coords({dim: (dim, labels, dataset[dim].attrs)})
     return dataset
 

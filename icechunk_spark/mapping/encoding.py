@@ -23,7 +23,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.workflows.mapping.placing import Layout, Result
+from icechunk_format.workflows.mapping.outputs import Layout, Result
 
 ENCODING: Final = (
     "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar",

@@ -46,13 +46,13 @@ class Planner:
     def apply(self, request: str) -> Any:
         """Return the logical plan of a part of a read, or None."""
         try:
-            asked = json.loads(request)
-            found = self._answer(asked)
+            wanted = json.loads(request)
+            found = self._answer(wanted)
             if found is None:
                 return None
             plans = found._jdf.queryExecution()
             # The rule runs after Spark replaced functions such as nullif.
-            return plans.optimizedPlan() if asked["kind"] == "aggregate" else plans.analyzed()
+            return plans.optimizedPlan() if wanted["kind"] == "aggregate" else plans.analyzed()
         except KeyboardInterrupt:  # rule 1
             again = threading.Timer(_SECONDS_TO_ANSWER, _thread.interrupt_main)
             again.daemon = True

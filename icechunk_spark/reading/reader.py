@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from icechunk_format.errors import InvalidInputError
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.metrics import counting
-from icechunk_spark.jobs.packages import packed
+from icechunk_spark.jobs.packages import serialized
 from icechunk_spark.jobs.session import TIME_ZONE
 from icechunk_spark.reading.row_filters import FilteredRun
 from icechunk_spark.schema import fit_batch
@@ -72,7 +72,7 @@ class IcechunkReader(DataSourceReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {"_context": self._context, "_target": self._target, "_run": self._run}
-        return packed(type(self), state)
+        return serialized(type(self), state)
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per task of the plan."""
@@ -175,7 +175,7 @@ class IcechunkTasks:
         self._counts = accumulator
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed(type(self), self.__dict__)
+        return serialized(type(self), self.__dict__)
 
     def __len__(self) -> int:
         """Return the number of tasks."""

@@ -450,8 +450,8 @@ def _chunks(content):
 @given(places, places)
 def test_differences_of_references_are_those_of_dictionaries(old, new):
     expected = sorted(at for at in {*old, *new} if old.get(at) != new.get(at))
-    found = changed_coords(_chunks(old).released(), _chunks(new).released())
+    found = changed_coords(_chunks(old).converted(), _chunks(new).converted())
     assert [tuple(at) for at in found.tolist()] == expected
     joined = DraftChunks.joined([_chunks(new), _chunks(old)], 2)
     assert len(joined) == len({*old, *new})
-    assert changed_coords(_chunks(old | new).released(), joined.released()).tolist() == []
+    assert changed_coords(_chunks(old | new).converted(), joined.converted()).tolist() == []

@@ -84,7 +84,7 @@ class Call:
         *,
         yes: bool,
         dry_run: bool,
-        asks: bool = True,
+        needs_terminal: bool = True,
         is_needed: Callable[[_R], bool] = lambda planned: True,
         document: Callable[[Any], dict[str, Any]] = asdict,
     ) -> _R:
@@ -98,12 +98,12 @@ class Call:
             Prints a result, with the given function for a line.
         yes
             Run without showing a plan or asking for confirmation.
-        asks
+        needs_terminal
             False if no terminal is required, since the plan may not need a confirmation.
         is_needed
             Returns True if a planned result changes anything.
         """
-        self.screen.require_confirmation(yes or dry_run or not asks)
+        self.screen.require_confirmation(yes or dry_run or not needs_terminal)
         result = run(dry_run or not yes)
         if not (dry_run or yes) and is_needed(result):
             show(self.screen.aside, result)

@@ -286,7 +286,7 @@ class _Import:
     def _refs(self, node: DraftNode) -> ChunkRefs:
         """Count and copy the chunks of an array; return its references."""
         chunks = self._draft.chunk_refs(node)
-        refs = chunks.released()
+        refs = chunks.converted()
         self.inline += int((chunks.kind == KIND_INLINE).sum())
         virtual = np.flatnonzero(chunks.kind == KIND_VIRTUAL)
         self.virtual += len(virtual)

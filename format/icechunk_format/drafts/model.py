@@ -193,7 +193,7 @@ class DraftChunks:
         whole = cls(**columns, payload=pa.concat_arrays([part.payload for part in parts]))
         return whole.take(sorting_rows(whole.coords))
 
-    def released(self) -> ChunkRefs:
+    def converted(self) -> ChunkRefs:
         """Convert to references of the released format, sorted.
 
         A native chunk becomes a separate object. Its id is a digest of the reference, so equal

@@ -72,12 +72,12 @@ class NumberedRefs:
     @property
     def branches(self) -> dict[str, str]:
         """Every branch with the id of its newest snapshot."""
-        return {name: str(self._target(keys[0])) for name, keys in self.branch_files.items()}
+        return {name: str(self._snapshot_id(keys[0])) for name, keys in self.branch_files.items()}
 
     @property
     def tags(self) -> dict[str, str]:
         """Every tag with the id of its snapshot."""
-        return {name: str(self._target(key)) for name, key in self._tag_files.items()}
+        return {name: str(self._snapshot_id(key)) for name, key in self._tag_files.items()}
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class NumberedRefs:
     def _ref(self, object_key: str) -> Field:
         return read_record(self.storage, object_key, "draft ref")
 
-    def _target(self, object_key: str) -> DraftId:
+    def _snapshot_id(self, object_key: str) -> DraftId:
         return _id(self._ref(object_key)["snapshot"])
 
     def record(self, snapshot_id: str) -> Field | None:
@@ -133,7 +133,7 @@ class NumberedRefs:
         """The snapshot of the previous branch file, by the snapshot of each branch file."""
         before: dict[DraftId, DraftId] = {}
         for keys in self.branch_files.values():
-            for older, newer in pairwise(map(self._target, reversed(keys))):
+            for older, newer in pairwise(map(self._snapshot_id, reversed(keys))):
                 if older != newer:
                     before.setdefault(newer, older)
         return before

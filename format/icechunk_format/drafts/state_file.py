@@ -70,12 +70,12 @@ class StateFile:
         self.branches: dict[str, str] = {}
         self.tags: dict[str, str] = {}
         for name, ref in state.get("refs", {}).fields():
-            target, kind = ref["snapshot-id"].of(str), ref["type"].value
-            if target not in self._records or ref.value.get("name", name) != name:
+            snapshot_id, kind = ref["snapshot-id"].of(str), ref["type"].value
+            if snapshot_id not in self._records or ref.value.get("name", name) != name:
                 raise ref.error("expected its own name and the id of a listed snapshot")
             if kind not in ("branch", "tag"):
                 raise ref["type"].error(f"{kind!r} is neither 'branch' nor 'tag'")
-            (self.branches if kind == "branch" else self.tags)[name] = target
+            (self.branches if kind == "branch" else self.tags)[name] = snapshot_id
         if not (self.branches or self.tags) and versions:
             self.branches["main"] = max(versions, key=lambda version: version.written_at).id
 

@@ -70,15 +70,15 @@ class ChunkMoves:
 
         ``coords`` are integers of shape (n, ndim); the indices are valid where the mask is True.
         """
-        places = np.full(coords.shape, -1, np.int64)
+        targets = np.full(coords.shape, -1, np.int64)
         for axis, sources in enumerate(self.sources):
             new = np.flatnonzero(sources >= 0)
             order = np.argsort(sources[new], kind="stable")
             new = new[order]
             if len(new):
                 at = np.minimum(np.searchsorted(sources[new], coords[:, axis]), len(new) - 1)
-                places[:, axis] = np.where(sources[new[at]] == coords[:, axis], new[at], -1)
-        return (places >= 0).all(axis=1), places
+                targets[:, axis] = np.where(sources[new[at]] == coords[:, axis], new[at], -1)
+        return (targets >= 0).all(axis=1), targets
 
 
 def spread(old: ChunkAxis, new: ChunkAxis, indices: IndexMap, chunk: int) -> NDArray[np.int64]:

@@ -151,20 +151,20 @@ def merge_adjacent(boxes: Boxes, *, first_axis: int = 0) -> Boxes:
     return boxes
 
 
-def steps_along(counts: list[int], rows: int, target: int) -> list[int]:
+def steps_along(counts: list[int], rows: int, wanted: int) -> list[int]:
     """Return the grid steps along each axis of the pieces that a box is cut into.
 
-    ``counts`` are the grid steps of the box, ``rows`` its selected cells, ``target`` the desired
+    ``counts`` are the grid steps of the box, ``rows`` its selected cells, ``wanted`` the desired
     cells of a piece. The leading axis is cut first. Pieces are not cut along the trailing axes, so
     they are contiguous in C order.
     """
     steps = list(counts)
     left = float(rows)
     for axis, count in enumerate(counts):
-        if left <= target:
+        if left <= wanted:
             break
         per_step = left / count
-        fitting = max(1, int(target // per_step)) if per_step > 0 else count
+        fitting = max(1, int(wanted // per_step)) if per_step > 0 else count
         pieces = -(-count // fitting)
         steps[axis] = -(-count // pieces)
         left = per_step
@@ -182,17 +182,17 @@ def sides_from_last(counts: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(reversed(sides))
 
 
-def join_small(rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+def join_small(rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
     """Return the group of each box, ``int64 (n,)`` ascending: small neighbours share a task.
 
-    A box of a quarter of ``target`` cells or more is not joined; smaller ones are joined up to
-    ``target`` cells.
+    A box of a quarter of ``wanted`` cells or more is not joined; smaller ones are joined up to
+    ``wanted`` cells.
     """
     groups = np.empty(len(rows), dtype=np.int64)
     group, filled, members, is_open = -1, 0, 0, False
-    small = max(1, target // 4)
+    small = max(1, wanted // 4)
     for index, count in enumerate(rows.tolist()):
-        if is_open and count < small and filled + count <= target and members < _MOST_BOXES:
+        if is_open and count < small and filled + count <= wanted and members < _MOST_BOXES:
             filled, members = filled + count, members + 1
         else:
             group, filled, members, is_open = group + 1, count, 1, count < small

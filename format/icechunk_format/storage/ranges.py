@@ -48,17 +48,19 @@ class ReadPlan:
         ]
         return sum(sizes) / max(1, len(sizes))
 
-    def assemble(self, answers: Sequence[bytes]) -> list[bytes]:
+    def assemble(self, responses: Sequence[bytes]) -> list[bytes]:
         """Return the bytes of each request, given the responses to ``reads``."""
         result: list[bytes] = []
         for pieces in self.pieces:
             if len(pieces) == 1:
                 index, first, last = pieces[0]
-                answer = answers[index]
-                whole = last is None or (first == 0 and last == len(answer))
-                result.append(answer if whole else answer[first:last])
+                response = responses[index]
+                whole = last is None or (first == 0 and last == len(response))
+                result.append(response if whole else response[first:last])
             else:
-                result.append(b"".join(answers[index][first:last] for index, first, last in pieces))
+                result.append(
+                    b"".join(responses[index][first:last] for index, first, last in pieces)
+                )
         return result
 
 

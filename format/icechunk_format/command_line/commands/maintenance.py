@@ -299,7 +299,7 @@ def upgrade(call: Call, dry_run: DryRunOption = False, yes: YesOption = False) -
         "Upgrade to spec version 2? This cannot be undone.",
         yes=yes,
         dry_run=dry_run,
-        asks=call.repository.spec_version == 1,
+        needs_terminal=call.repository.spec_version == 1,
         is_needed=lambda plan: plan.was_needed,
     )
 

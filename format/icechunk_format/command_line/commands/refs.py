@@ -138,11 +138,11 @@ def create_tag(call: Call, name: _NameArgument, at: _AtOption = "main") -> None:
 def delete_tag(call: Call, name: _NameArgument, yes: YesOption = False) -> None:
     """Delete a tag; its name cannot be reused."""
     call.screen.require_confirmation(yes)
-    target = call.repository.resolve(tag=name)
-    question = f"Delete tag {safe(name)} ({target})? Its name cannot be reused."
+    snapshot_id = call.repository.resolve(tag=name)
+    question = f"Delete tag {safe(name)} ({snapshot_id})? Its name cannot be reused."
     call.screen.confirm(question, yes)
     call.repository.delete_tag(name)
-    _report(call, "tag", name, target, f"deleted tag {safe(name)}, which was at {target}")
+    _report(call, "tag", name, snapshot_id, f"deleted tag {safe(name)}, which was at {snapshot_id}")
 
 
 def reset(

@@ -188,8 +188,8 @@ def encode_msgpack(value: Any) -> bytes:
     """Return a JSON value as MessagePack, or raise InvalidInputError."""
     # Raises for values that are not JSON or that an upgrade to version 2 could not store.
     encode_flexbuffer(value)
-    packed: bytes = msgpack.packb(value, use_bin_type=True)
-    return packed
+    serialized: bytes = msgpack.packb(value, use_bin_type=True)
+    return serialized
 
 
 def _json_problem(value: Any) -> str | None:

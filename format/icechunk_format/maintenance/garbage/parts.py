@@ -57,7 +57,7 @@ def part_count(depth: int) -> int:
 
 def part_prefix(part: int, depth: int) -> str:
     """Return the first characters of the ids of a part."""
-    digits = [(part >> (_BITS * place)) & (len(ALPHABET) - 1) for place in reversed(range(depth))]
+    digits = [(part >> (_BITS * digit)) & (len(ALPHABET) - 1) for digit in reversed(range(depth))]
     return bytes(ALPHABET[digit] for digit in digits).decode("ascii")
 
 

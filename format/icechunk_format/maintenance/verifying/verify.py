@@ -187,7 +187,7 @@ def plan_verify(
         state = read_repo_state(storage, data, report, wanted)
     context = VerifyContext(
         source=replace(source, containers=state.containers or ()),
-        knows_containers=state.containers is not None,
+        has_containers=state.containers is not None,
         deep=deep,
         max_findings=report.max_findings,
     )

@@ -174,12 +174,12 @@ def _filling(
     coordinates before each edge, shape (m,); and those per index in each interval, shape (m - 1,).
     """
     single = [np.empty(0, dtype=np.int64), *(p[:, axis].astype(np.int64) for p in points)]
-    places, counts = np.unique(np.concatenate(single), return_counts=True)
+    indices, counts = np.unique(np.concatenate(single), return_counts=True)
     sizes = (boxes[:, :, 1] - boxes[:, :, 0])[:, axis + 1 :].prod(axis=1)
     low, high = boxes[:, axis, 0], boxes[:, axis, 1]
-    edges = np.unique(np.concatenate([low, high, places, places + 1]))
+    edges = np.unique(np.concatenate([low, high, indices, indices + 1]))
     change = np.zeros(len(edges), dtype=np.int64)
-    for at, by in ((low, sizes), (high, -sizes), (places, counts), (places + 1, -counts)):
+    for at, by in ((low, sizes), (high, -sizes), (indices, counts), (indices + 1, -counts)):
         np.add.at(change, np.searchsorted(edges, at), by)
     load = np.cumsum(change)[:-1]
     filled = np.concatenate([[0], np.cumsum(load * np.diff(edges))])

@@ -77,7 +77,7 @@ class RepoInfoHistory:
         """Return the tip of one branch, None if it does not exist."""
         return self._repo_info.branches.get(name)
 
-    def tag_target(self, name: str) -> SnapshotId | None:
+    def tagged_snapshot(self, name: str) -> SnapshotId | None:
         """Return the snapshot of one tag, None if it does not exist."""
         return self._repo_info.tags.get(name)
 
@@ -125,7 +125,7 @@ class RefFilesHistory:
                 return ref[0]
         return None
 
-    def tag_target(self, name: str) -> SnapshotId | None:
+    def tagged_snapshot(self, name: str) -> SnapshotId | None:
         """Return the snapshot of one tag, None if it does not exist or was deleted."""
         for spelling in _spellings(name):
             key, tombstone = tag_ref_key(spelling), tag_tombstone_key(spelling)

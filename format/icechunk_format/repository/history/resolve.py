@@ -71,7 +71,7 @@ def resolve(
     if snapshot is not None:
         return entry_of(history, snapshot, repository_url=repository_url).id
     if tag is not None:
-        return _tag_target(history, tag, repository_url)
+        return _tagged_snapshot(history, tag, repository_url)
     name = DEFAULT_BRANCH if branch is None else branch
     tip = history.branch_tip(name)
     if tip is None:
@@ -103,10 +103,10 @@ def entry_of(history: History, snapshot: str | SnapshotId, *, repository_url: st
     return found
 
 
-def _tag_target(history: History, tag: str, repository_url: str) -> SnapshotId:
-    target = history.tag_target(tag)
-    if target is not None:
-        return target
+def _tagged_snapshot(history: History, tag: str, repository_url: str) -> SnapshotId:
+    snapshot_id = history.tagged_snapshot(tag)
+    if snapshot_id is not None:
+        return snapshot_id
     error = _missing_ref("tag", tag, history.tags, repository_url)
     if tag in _listed(history.deleted_tags):
         raise NotFoundError(
@@ -133,10 +133,10 @@ def _missing_ref(
 def _as_of(
     history: History, branch: str, tip: SnapshotId, as_of: datetime, repository_url: str
 ) -> SnapshotId:
-    instant = microseconds(as_of, argument="as_of")
+    timestamp = microseconds(as_of, argument="as_of")
     earliest: int | None = None
     for info in history.ancestry(tip):
-        if info.flushed_at <= instant:
+        if info.flushed_at <= timestamp:
             return info.id
         earliest = info.flushed_at
     # Imported here, since display modules are loaded on use.
@@ -153,15 +153,15 @@ def _as_of(
     )
 
 
-def microseconds(instant: datetime, *, argument: str) -> int:
+def microseconds(timestamp: datetime, *, argument: str) -> int:
     """Convert a timestamp with a time zone to whole microseconds since 1970."""
-    if instant.tzinfo is None:
+    if timestamp.tzinfo is None:
         raise InvalidInputError(
-            f"{argument} {instant.isoformat()} has no time zone; give one, as in "
-            f"{instant.replace(tzinfo=UTC).isoformat()}",
+            f"{argument} {timestamp.isoformat()} has no time zone; give one, as in "
+            f"{timestamp.replace(tzinfo=UTC).isoformat()}",
             argument=argument,
         )
-    return (instant - _EPOCH) // timedelta(microseconds=1)
+    return (timestamp - _EPOCH) // timedelta(microseconds=1)
 
 
 def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -> datetime:
@@ -178,10 +178,12 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
             match = _AGE.fullmatch(stripped.lower())
             if match is not None:
                 return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
-            instant = datetime.fromisoformat(stripped)
+            timestamp = datetime.fromisoformat(stripped)
             # Also raises for timestamps that UTC cannot represent.
             return (
-                instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+                timestamp.replace(tzinfo=UTC)
+                if timestamp.tzinfo is None
+                else timestamp.astimezone(UTC)
             )
     except (ValueError, OverflowError):
         pass

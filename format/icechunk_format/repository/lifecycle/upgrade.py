@@ -178,8 +178,8 @@ def _read_files(storage: Storage) -> RefsOfVersion1:
     return RefsOfVersion1(
         branches={name: tip for (kind, name), tip in found.items() if kind == "branch"},
         tags={
-            name: target
-            for (kind, name), target in found.items()
+            name: snapshot_id
+            for (kind, name), snapshot_id in found.items()
             if kind == "tag" and name not in tombstones
         },
         deleted_tags={name: found.get(("tag", name)) for name in tombstones},
@@ -265,7 +265,7 @@ def _overlaid(info: RepoInfo, files: RefsOfVersion1) -> RefsOfVersion1:
     tags = {**info.tags, **files.tags}
     return RefsOfVersion1(
         branches={**info.branches, **files.branches},
-        tags={name: target for name, target in tags.items() if name not in deleted},
+        tags={name: snapshot_id for name, snapshot_id in tags.items() if name not in deleted},
         deleted_tags=deleted,
         config=info.config if files.config is None else files.config,
     )

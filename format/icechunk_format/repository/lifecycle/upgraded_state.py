@@ -138,8 +138,8 @@ def _entries(
         yield after(refs.branches[name]), BranchCreatedUpdate(name=name)
     for name in sorted(refs.tags):
         yield after(refs.tags[name]), TagCreatedUpdate(name=name)
-    for name, target in sorted(refs.deleted_tags.items(), key=lambda item: item[0]):
-        if target is not None:
-            yield after(target), TagCreatedUpdate(name=name)
-            details = TagDeletedUpdate(name=name, previous_snap_id=target)
-            yield after(target) + _MILLISECOND, details
+    for name, snapshot_id in sorted(refs.deleted_tags.items(), key=lambda item: item[0]):
+        if snapshot_id is not None:
+            yield after(snapshot_id), TagCreatedUpdate(name=name)
+            details = TagDeletedUpdate(name=name, previous_snap_id=snapshot_id)
+            yield after(snapshot_id) + _MILLISECOND, details

@@ -77,6 +77,6 @@ def dropped_coords(
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
     """Shift references, and drop those that leave the chunk grid."""
-    places = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
-    stays = inside_box(places, grid)
-    return refs.take(stays).moved(places[stays])
+    coords = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
+    stays = inside_box(coords, grid)
+    return refs.take(stays).moved(coords[stays])

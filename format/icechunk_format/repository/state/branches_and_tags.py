@@ -78,19 +78,19 @@ class RepoInfoChanges:
 
     def fast_forward(self, name: str, to_branch: str) -> SnapshotId:
         """Move a branch to the tip of a branch that descends from it."""
-        target: list[SnapshotId] = []
+        moved_to: list[SnapshotId] = []
 
         def change(info: RepoInfo) -> Transition | TipMoved | None:
             tip = existing_ref(info.branches, name, "branch")
             goal = existing_ref(info.branches, to_branch, "branch")
             _check_stands_on(self._storage, info.ancestry(goal), name, tip, to_branch, goal)
-            target[:] = [goal]
+            moved_to[:] = [goal]
             if goal == tip:
                 return None
             return repo_changes.reset_branch(info, name, goal)
 
         update_repo(self._storage, change)
-        return target[0]
+        return moved_to[0]
 
     def create_tag(self, name: str, snapshot_id: SnapshotId) -> None:
         """Create a tag at an existing snapshot."""
@@ -186,7 +186,7 @@ class RefFilesChanges:
         if name in self._history.deleted_tags():
             raise taken("tag", name, TAG_DELETED, deleted=True)
         data = v1_refs.encode_ref_json(snapshot_id)
-        existed = self._history.tag_target(name) is not None
+        existed = self._history.tagged_snapshot(name) is not None
         if existed or not create_once(self._storage, key, data):
             where = f"in {self._storage.root_url}, and tags never move"
             raise taken("tag", name, f"exists already {where}")
@@ -195,7 +195,7 @@ class RefFilesChanges:
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag for good."""
-        if self._history.tag_target(name) is None:
+        if self._history.tagged_snapshot(name) is None:
             existing_ref(self._history.tags(), name, "tag")
         # If another deletion was first, the result is the same.
         create_once(self._storage, f"{ref_key(self._storage, 'tag', name)}.deleted", b"")

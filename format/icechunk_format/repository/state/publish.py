@@ -293,11 +293,11 @@ def _time_of(info: RepoInfo) -> int:
     return max((update.updated_at for update in info.latest_updates), default=0)
 
 
-def _reaches_back(info: RepoInfo, instant: int) -> bool:
+def _reaches_back(info: RepoInfo, timestamp: int) -> bool:
     """Return True if the log in a state includes every update since a time."""
     if info.repo_before_updates is None:
         return True
-    return any(update.updated_at <= instant for update in info.latest_updates)
+    return any(update.updated_at <= timestamp for update in info.latest_updates)
 
 
 def _entries_per_file(info: RepoInfo) -> int:

@@ -136,7 +136,7 @@ class LocalStorage(Storage):
         by_key: dict[str, list[int]] = {}
         for index, read in enumerate(plan.reads):
             by_key.setdefault(read.key, []).append(index)
-        answers: list[bytes] = [b""] * len(plan.reads)
+        responses: list[bytes] = [b""] * len(plan.reads)
 
         def read_file(key: str, indices: list[int]) -> None:
             with self._opened(key) as descriptor:
@@ -145,14 +145,14 @@ class LocalStorage(Storage):
                 for index in indices:
                     read = plan.reads[index]
                     check_unchanged(read, etag=etag, modified_at=status.st_mtime)
-                    answers[index] = self._read_range(descriptor, read, status.st_size)
+                    responses[index] = self._read_range(descriptor, read, status.st_size)
 
         def read_files(files: list[tuple[str, list[int]]]) -> None:
             for key, indices in files:
                 again_if_stale(functools.partial(read_file, key, indices))
 
         self._shared_out(read_files, list(by_key.items()))
-        return plan.assemble(answers)
+        return plan.assemble(responses)
 
     def _read_range(self, descriptor: int, read: ReadRequest, size: int) -> bytes:
         # Lengths come from stored references, so they are compared with the size before allocating.

@@ -114,7 +114,7 @@ class FsspecStorage(RemoteStorage):
         if not plan.reads:
             return plan.assemble([])
         count(len(plan.reads) - 1)  # the call below counts as one
-        answers = self._server.call(
+        responses = self._server.call(
             "read",
             plan.reads[0].key,
             lambda: self._files.cat_ranges(
@@ -126,18 +126,21 @@ class FsspecStorage(RemoteStorage):
             ),
         )
         return plan.assemble(
-            [self._answered(read, answer) for read, answer in zip(plan.reads, answers, strict=True)]
+            [
+                self._response(read, response)
+                for read, response in zip(plan.reads, responses, strict=True)
+            ]
         )
 
-    def _answered(self, read: ReadRequest, answer: Any) -> bytes:
+    def _response(self, read: ReadRequest, response: Any) -> bytes:
         """Return the bytes of one response of a batch; retry a failed read separately."""
-        if isinstance(answer, BaseException):
+        if isinstance(response, BaseException):
             path = self._path(read.key)
             first = -read.suffix if read.suffix is not None else read.start
-            answer = self._server.call(
+            response = self._server.call(
                 "read", read.key, lambda: self._files.cat_file(path, first, read.end)
             )
-        data = bytes(answer)
+        data = bytes(response)
         check_length(read, len(data), self.root_url)
         count(read=len(data))
         return data
@@ -217,7 +220,7 @@ class FsspecStorage(RemoteStorage):
             path = waiting.pop()
             # Folder by folder, since fsspec's ``walk`` cannot continue after a failure.
             listing = partial(self._files.ls, path, detail=True)
-            found = self._server.ask("list", "", listing)
+            found = self._server.request("list", "", listing)
             if found is None:
                 continue
             for info in found:
@@ -232,7 +235,7 @@ class FsspecStorage(RemoteStorage):
     def _folders(self) -> Iterator[str]:
         self._files.invalidate_cache()
         listing = partial(self._files.ls, self._root or "/", detail=True)
-        for info in self._server.ask("list", "", listing) or ():
+        for info in self._server.request("list", "", listing) or ():
             path = str(info["name"]).strip("/")
             if info["type"] == "directory" and path != self._root.strip("/"):
                 yield path.rpartition("/")[2]

@@ -87,7 +87,7 @@ class RemoteStorage(Storage):
 
     def head(self, key: str) -> ObjectInfo | None:
         check_key(key)
-        return self._server.ask("inspect", key, lambda: self._look_at(key))
+        return self._server.request("inspect", key, lambda: self._look_at(key))
 
     @abstractmethod
     def _look_at(self, key: str) -> ObjectInfo | None:
@@ -189,7 +189,7 @@ class BucketStorage(RemoteStorage):
         if send is None:
             return None
         began = time.monotonic()
-        written = self._server.ask("write", key, send, none_for=_LOST, conditional=True)
+        written = self._server.request("write", key, send, none_for=_LOST, conditional=True)
         count(written=len(data))
         _note("wrote" if written is not None else "lost the race for", key, len(data), began)
         return written

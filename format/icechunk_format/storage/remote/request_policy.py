@@ -291,7 +291,7 @@ class Server:
         except RequestFailedError as error:
             raise self.error(error.failure, action, key) from None
 
-    def ask(
+    def request(
         self,
         action: str,
         key: str,

@@ -85,7 +85,7 @@ def s3_settings(address: Address, options: StorageOptions) -> S3Settings:
     )
     # Servers other than AWS accept any region; AWS reports the right one in its refusal.
     if not region and endpoint is None:
-        region = _ask_botocore(options, lambda session: session.get_config_variable("region"))
+        region = _from_botocore(options, lambda session: session.get_config_variable("region"))
     return S3Settings(
         endpoint=endpoint,
         region=host_part(region or _DEFAULT_REGION, "region", address),
@@ -111,7 +111,7 @@ def _credentials(address: Address, options: StorageOptions) -> S3Credentials | N
         if key and secret:
             token = os.environ.get("AWS_SESSION_TOKEN") or None
             return S3Credentials(key=key, secret=secret, token=token)
-    found = _ask_botocore(options, lambda session: session.get_credentials())
+    found = _from_botocore(options, lambda session: session.get_credentials())
     if found is None:
         raise StorageError(
             f"there are no credentials for {address.shown_url}: give storage.key and "
@@ -169,7 +169,7 @@ def check_conditions(client: Any) -> None:
         )
 
 
-def _ask_botocore(options: StorageOptions, question: Callable[[Any], Any]) -> Any:
+def _from_botocore(options: StorageOptions, question: Callable[[Any], Any]) -> Any:
     """Return what a botocore session finds; it is needed only without options and environment."""
     # Imported here because it takes half a second, and explicit keys do not need it.
     import botocore.exceptions

@@ -87,22 +87,22 @@ class S3Storage(BucketStorage):
             arguments["IfMatch"] = quoted(read.if_match)
         if read.if_unmodified_since is not None:
             arguments["IfUnmodifiedSince"] = datetime.fromtimestamp(read.if_unmodified_since, UTC)
-        answer = self._client.get_object(**arguments)
-        with contextlib.closing(answer["Body"]) as body:
+        response = self._client.get_object(**arguments)
+        with contextlib.closing(response["Body"]) as body:
             return Fetched(
-                data=body.read(), version=_version(answer), last_modified=answer["LastModified"]
+                data=body.read(), version=_version(response), last_modified=response["LastModified"]
             )
 
     def _look_at(self, key: str) -> ObjectInfo:
-        answer = self._client.head_object(**self._at(key))
-        return self._info(self._path(key), answer["ContentLength"], answer)
+        response = self._client.head_object(**self._at(key))
+        return self._info(self._path(key), response["ContentLength"], response)
 
-    def _info(self, path: str, size: int, answer: Any) -> ObjectInfo:
+    def _info(self, path: str, size: int, response: Any) -> ObjectInfo:
         return ObjectInfo(
             key=path.removeprefix(self._prefix),
             size=size,
-            version=_version(answer),
-            last_modified=answer["LastModified"],
+            version=_version(response),
+            last_modified=response["LastModified"],
         )
 
     # Writing
@@ -134,8 +134,8 @@ class S3Storage(BucketStorage):
             parts = []
             for number, first in enumerate(range(0, len(data), _PART_SIZE), start=1):
                 body = data[first : first + _PART_SIZE]
-                answer = client.upload_part(Body=body, PartNumber=number, **upload)
-                parts.append({"ETag": answer["ETag"], "PartNumber": number})
+                response = client.upload_part(Body=body, PartNumber=number, **upload)
+                parts.append({"ETag": response["ETag"], "PartNumber": number})
             return client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one to show
@@ -149,9 +149,9 @@ class S3Storage(BucketStorage):
         def send() -> None:
             nonlocal left
             wanted = {"Objects": [{"Key": path} for path in left], "Quiet": True}
-            answer = self._client.delete_objects(**self._bucket, Delete=wanted)
+            response = self._client.delete_objects(**self._bucket, Delete=wanted)
             left, transient = [], None
-            for problem in answer.get("Errors", []):
+            for problem in response.get("Errors", []):
                 path, code = str(problem.get("Key", "")), str(problem.get("Code", "unknown"))
                 failure = failure_of_code(code)
                 if failure.kind is not FailureKind.REFUSED:
@@ -173,13 +173,13 @@ class S3Storage(BucketStorage):
         arguments: dict[str, Any] = {**self._at(target), "CopySource": source_at}
         if source_version is not None and source_version.etag is not None:
             arguments["CopySourceIfMatch"] = quoted(source_version.etag)
-        answer = self._server.ask(
+        response = self._server.request(
             f"copy to {target!r} the",
             source,
             lambda: self._client.copy_object(**arguments),
             none_for=(FailureKind.CONDITION,),
         )
-        return None if answer is None else _version(answer["CopyObjectResult"])
+        return None if response is None else _version(response["CopyObjectResult"])
 
     # Listing
 
@@ -233,6 +233,6 @@ def classify(error: Exception, secrets: Sequence[str]) -> Failure:
     return fsspec_store.classify(error, secrets)
 
 
-def _version(answer: Any) -> ObjectVersion:
-    etag = answer.get("ETag")
+def _version(response: Any) -> ObjectVersion:
+    etag = response.get("ETag")
     return ObjectVersion(etag=None if etag is None else unquoted(etag))

@@ -125,48 +125,50 @@ def numpy_dtype(kind: pa.DataType) -> np.dtype[Any]:
 
 
 def fixed_width(
-    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, output_type: pa.DataType
 ) -> pa.Array:
     """Return flat numbers as an Arrow array of a fixed-width type.
 
-    Integers are cast to the width of ``target``, which the type map chose so that they fit.
+    Integers are cast to the width of ``output_type``, which the type map chose so that they fit.
     Durations and timestamps are given as ``int64`` microseconds.
     """
     length = len(values)
     nulls, bitmap = _bitmap(valid, length)
-    if pa.types.is_boolean(target):
+    if pa.types.is_boolean(output_type):
         data = pa.py_buffer(np.packbits(values.astype(np.bool_, copy=False), bitorder="little"))
-    elif pa.types.is_decimal(target):
+    elif pa.types.is_decimal(output_type):
         words = np.zeros((length, 2), np.uint64)
         words[:, 0] = values
         data = pa.py_buffer(words)
     else:
-        width = np.dtype(np.int64) if pa.types.is_temporal(target) else numpy_dtype(target)
+        width = (
+            np.dtype(np.int64) if pa.types.is_temporal(output_type) else numpy_dtype(output_type)
+        )
         data = pa.py_buffer(np.ascontiguousarray(values, dtype=width))
-    return pa.Array.from_buffers(target, length, [bitmap, data], null_count=nulls)
+    return pa.Array.from_buffers(output_type, length, [bitmap, data], null_count=nulls)
 
 
 def complex_pairs(
-    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, output_type: pa.DataType
 ) -> pa.Array:
     """Return flat complex numbers as structs of a real and an imaginary part."""
     parts = [
-        fixed_width(np.ascontiguousarray(part), None, target.field(i).type)
+        fixed_width(np.ascontiguousarray(part), None, output_type.field(i).type)
         for i, part in enumerate((values.real, values.imag))
     ]
-    return structs(parts, valid, target, len(values))
+    return structs(parts, valid, output_type, len(values))
 
 
 def structs(
-    fields: list[pa.Array], valid: NDArray[np.bool_] | None, target: pa.DataType, length: int
+    fields: list[pa.Array], valid: NDArray[np.bool_] | None, output_type: pa.DataType, length: int
 ) -> pa.Array:
     """Return the columns of a structured array as one struct column."""
     nulls, bitmap = _bitmap(valid, length)
-    return pa.Array.from_buffers(target, length, [bitmap], null_count=nulls, children=fields)
+    return pa.Array.from_buffers(output_type, length, [bitmap], null_count=nulls, children=fields)
 
 
 def strings_or_bytes(
-    values: NDArray[Any], valid: NDArray[np.bool_] | None, target: pa.DataType, *, name: str
+    values: NDArray[Any], valid: NDArray[np.bool_] | None, output_type: pa.DataType, *, name: str
 ) -> pa.Array:
     """Return flat strings or bytes, of fixed or variable length, as an Arrow array.
 
@@ -176,16 +178,16 @@ def strings_or_bytes(
     mask = None if valid is None else ~valid
     if values.dtype.kind == "V":
         if mask is None:
-            return _raw_bytes(values, target)
+            return _raw_bytes(values, output_type)
         values = values.astype(object)
         values = np.array([bytes(value) for value in values.tolist()], dtype=object)
     elif values.dtype.kind == "T":
         values = values.astype(object)
     try:
-        result = pa.array(values, type=target, mask=mask)
+        result = pa.array(values, type=output_type, mask=mask)
     except (pa.ArrowException, UnicodeError, TypeError, ValueError) as error:
         raise FormatError(
-            f"variable {name!r} holds a value that is not {target}: {error}", file_type="chunk"
+            f"variable {name!r} holds a value that is not {output_type}: {error}", file_type="chunk"
         ) from error
     if isinstance(result, pa.ChunkedArray):
         raise UnsupportedError(
@@ -224,7 +226,7 @@ def _bitmap(valid: NDArray[np.bool_] | None, length: int) -> tuple[int, pa.Buffe
     return nulls, pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _raw_bytes(values: NDArray[Any], target: pa.DataType) -> pa.Array:
+def _raw_bytes(values: NDArray[Any], output_type: pa.DataType) -> pa.Array:
     """Cut one block of memory into equal pieces, without a Python object for each."""
     width = values.dtype.itemsize
     if width * len(values) > np.iinfo(np.int32).max:
@@ -232,5 +234,5 @@ def _raw_bytes(values: NDArray[Any], target: pa.DataType) -> pa.Array:
     offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(width)
     data = np.ascontiguousarray(values).view(np.uint8) if values.size else np.zeros(0, np.uint8)
     return pa.Array.from_buffers(
-        target, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        output_type, len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )

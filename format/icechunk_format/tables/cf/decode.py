@@ -217,11 +217,11 @@ def inherit_time_attributes(
     for own in result.values():
         units, bounds = own.get("units"), own.get("bounds")
         if isinstance(units, str) and "since" in units and isinstance(bounds, str):
-            target = result.get(bounds)
-            if target is not None:
-                target.setdefault("units", units)
+            described = result.get(bounds)
+            if described is not None:
+                described.setdefault("units", units)
                 if "calendar" in own:
-                    target.setdefault("calendar", own["calendar"])
+                    described.setdefault("calendar", own["calendar"])
     return result
 
 

@@ -125,12 +125,12 @@ class VariableEncoder:
             microseconds = microseconds_of(column, decoder._time, name=self.name)
             if dtype.kind in "Mm":
                 return stored_times(microseconds, valid, decoder._time, dtype, name=self.name)
-            target = dtype if decoder._scaled is None else np.dtype(np.float64)
-            numbers = stored_times(microseconds, valid, decoder._time, target, name=self.name)
+            output_dtype = dtype if decoder._scaled is None else np.dtype(np.float64)
+            numbers = stored_times(microseconds, valid, decoder._time, output_dtype, name=self.name)
         else:
             numbers = _numbers(column)
         view = decoder._integer_view
-        target = dtype if view is None else view
+        output_dtype = dtype if view is None else view
         if decoder._scaled is not None:
             numbers = numbers.astype(np.float64)
             if decoder._add_offset is not None:
@@ -142,48 +142,48 @@ class VariableEncoder:
                 too_large = np.isinf(numbers) & ~np.isinf(given)
                 scale = f"is too large for scale_factor={decoder._scale_factor}"
                 self._check(too_large, given, valid, scale)
-            if target.kind in "iu":
+            if output_dtype.kind in "iu":
                 numbers = np.rint(numbers)
-        result = self._cast(numbers, valid, target)
+        result = self._cast(numbers, valid, output_dtype)
         return result if view is None else result.view(dtype)
 
     def _cast(
-        self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, target: np.dtype[Any]
+        self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, output_dtype: np.dtype[Any]
     ) -> NDArray[Any]:
         """Cast numbers to the stored type; raise InvalidInputError if the cast changes one."""
-        if numbers.dtype == target:
+        if numbers.dtype == output_dtype:
             return numbers
-        if target.kind == "b" or numbers.dtype.kind == "b":
-            return numbers.astype(target)
-        if target.kind == "f":
+        if output_dtype.kind == "b" or numbers.dtype.kind == "b":
+            return numbers.astype(output_dtype)
+        if output_dtype.kind == "f":
             with np.errstate(over="ignore"):
-                result = numbers.astype(target)
-            if numbers.dtype.kind == "f" and target.itemsize < numbers.dtype.itemsize:
+                result = numbers.astype(output_dtype)
+            if numbers.dtype.kind == "f" and output_dtype.itemsize < numbers.dtype.itemsize:
                 too_large = np.isinf(result) & ~np.isinf(numbers)
-                self._check(too_large, numbers, valid, f"is too large for {target}")
+                self._check(too_large, numbers, valid, f"is too large for {output_dtype}")
             return result
-        limits = np.iinfo(target)
+        limits = np.iinfo(output_dtype)
         if numbers.dtype.kind == "f":
             # 2**63 - 1 is not a float but 2.0**63 is, so the upper limit is exclusive.
             with np.errstate(invalid="ignore"):
                 wrong = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0))
-                self._check(wrong, numbers, valid, self._limits(target))
-                return np.where(wrong, 0, numbers).astype(target)
+                self._check(wrong, numbers, valid, self._limits(output_dtype))
+                return np.where(wrong, 0, numbers).astype(output_dtype)
         low, high = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
         if low < limits.min or high > limits.max:
             wrong = (numbers < max(low, limits.min)) | (numbers > min(high, limits.max))
-            self._check(wrong, numbers, valid, self._limits(target))
-        return numbers.astype(target)
+            self._check(wrong, numbers, valid, self._limits(output_dtype))
+        return numbers.astype(output_dtype)
 
-    def _limits(self, target: np.dtype[Any]) -> str:
-        limits = np.iinfo(target)
+    def _limits(self, output_dtype: np.dtype[Any]) -> str:
+        limits = np.iinfo(output_dtype)
         decoder = self.decoder
         if decoder._scaled is None:
-            return f"does not fit into {target} ({limits.min} to {limits.max})"
+            return f"does not fit into {output_dtype} ({limits.min} to {limits.max})"
         scale, offset = decoder._scale_factor or 1, decoder._add_offset or 0
         ends = sorted((limits.min * scale + offset, limits.max * scale + offset))
         return (
-            f"does not fit when packed: {target} with scale_factor={scale} and "
+            f"does not fit when packed: {output_dtype} with scale_factor={scale} and "
             f"add_offset={offset} holds "
             f"{ends[0]:g} to {ends[1]:g}"
         )

@@ -50,9 +50,9 @@ def microseconds_of(column: pa.Array, time: TimeScale, *, name: str) -> NDArray[
     return _standard_of_proleptic(numbers, name)
 
 
-def _to_unit(column: pa.Array, target: pa.DataType, name: str) -> pa.Array:
+def _to_unit(column: pa.Array, output_type: pa.DataType, name: str) -> pa.Array:
     try:
-        return column.cast(target)
+        return column.cast(output_type)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
             f"column {name!r} has a time too large for microseconds: {error}", variable=name

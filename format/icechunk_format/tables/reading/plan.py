@@ -39,7 +39,7 @@ from icechunk_format.tables.reading.task_cutting import (
     Cuts,
     cut,
     group,
-    rows_target,
+    rows_of_task,
     selected_rows,
 )
 from icechunk_format.tables.table.table import Layout, Table
@@ -99,7 +99,7 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
         return _widened(extents, axes) if table.layout == "summary" else extents
 
     selections = table.selections(request.selections)
-    target = rows_target(
+    task_rows = rows_of_task(
         selected_rows(selections),
         request.rows_per_partition,
         chunk_rows=CHUNK_COST_IN_ROWS if lead is None else chunk_cells(chunk_axes(lead)),
@@ -112,11 +112,11 @@ def _plan_cells(request: PlanRequest) -> list[ScanTask]:
         selections=selections,
         extents=extents_of(lead) if request.only is None else request.only[""],
         axes=axes,
-        target=target,
+        task_rows=task_rows,
         skip_uncovered=request.skip_missing or is_limited,
         also_stored=[extents_of(variable) for variable in others],
     )
-    return group(cuts, target)
+    return group(cuts, task_rows)
 
 
 def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
@@ -130,21 +130,21 @@ def _plan_chunks(request: PlanRequest) -> list[ScanTask]:
         axes = chunk_axes(variable)
         selections = chunk_selections(variable, request.selections, axes, request.chunks)
         item = max(1, variable.metadata.data_type.numpy.itemsize)
-        target = max(1, CHUNKS_TASK_BYTES // (item * chunk_cells(axes)))
+        task_rows = max(1, CHUNKS_TASK_BYTES // (item * chunk_cells(axes)))
         # The smallest target for which a plan stays below the default limit of tasks.
         least = -(-selected_rows(selections) * 4 // MAX_DEFAULT_TASKS)
         if request.rows_per_partition is not None:
-            target = least = request.rows_per_partition
+            task_rows = least = request.rows_per_partition
         cuts = cut(
             selections=selections,
             extents=chunk_extents(variable, axes)
             if request.only is None
             else request.only[variable.path],
             axes=[RegularAxis(s.size, 1) for s in selections],
-            target=max(target, least),
+            task_rows=max(task_rows, least),
             skip_uncovered=only_stored,
         )
-        parts.append((cuts, target))
+        parts.append((cuts, task_rows))
     return _joined_tasks(parts)
 
 
@@ -156,7 +156,7 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
             continue
         axes = variable.metadata.grid.axes
         selections = chunk_selections(variable, request.selections, axes, request.chunks)
-        target = rows_target(selected_rows(selections), request.rows_per_partition)
+        task_rows = rows_of_task(selected_rows(selections), request.rows_per_partition)
         extents = variable.array.manifests.extents.astype(np.int64)
         if request.only is not None:
             extents = request.only[variable.path]
@@ -165,15 +165,15 @@ def _plan_refs(request: PlanRequest) -> list[ScanTask]:
         counts = request.manifest_files.counts_of(variable.array.manifests.ids)
         references = float(counts.sum())
         if references > 0:
-            target = int(target * max(1.0, covered / references))
+            task_rows = int(task_rows * max(1.0, covered / references))
         cuts = cut(
             selections=selections,
             extents=extents,
             axes=[RegularAxis(s.size, 1) for s in selections],
-            target=target,
+            task_rows=task_rows,
             skip_uncovered=True,
         )
-        parts.append((cuts, target))
+        parts.append((cuts, task_rows))
     return _joined_tasks(parts)
 
 
@@ -227,15 +227,15 @@ def _joined_tasks(parts: Sequence[tuple[Cuts, int]]) -> list[ScanTask]:
     ranks = sorted({cuts.boxes.shape[1] for cuts, _ in parts})
     for rank in ranks:
         chosen = [
-            (number, cuts, target)
-            for number, (cuts, target) in enumerate(parts)
+            (number, cuts, task_rows)
+            for number, (cuts, task_rows) in enumerate(parts)
             if cuts.boxes.shape[1] == rank and len(cuts.rows)
         ]
         if not chosen:
             continue
         # Rows of all arrays are scaled to one target, at which a task is full.
-        common = max(target for _, _, target in chosen)
-        scaled = [np.maximum(1, cuts.rows * (common / target)) for _, cuts, target in chosen]
+        common = max(task_rows for _, _, task_rows in chosen)
+        scaled = [np.maximum(1, cuts.rows * (common / task_rows)) for _, cuts, task_rows in chosen]
         rows = np.concatenate([cuts.rows for _, cuts, _ in chosen])
         together = Cuts(
             boxes=np.concatenate([cuts.boxes for _, cuts, _ in chosen]),

@@ -53,7 +53,7 @@ class Cuts:
     rows: NDArray[np.int64]
 
 
-def rows_target(
+def rows_of_task(
     total_rows: int,
     rows_per_partition: int | None,
     *,
@@ -82,7 +82,7 @@ def cut(
     selections: Sequence[DimSelection],
     extents: Boxes,
     axes: Sequence[ChunkAxis],
-    target: int,
+    task_rows: int,
     skip_uncovered: bool = False,
     also_stored: Sequence[Boxes] = (),
 ) -> Cuts:
@@ -94,7 +94,7 @@ def cut(
         Boxes of elements in which the leading array has chunks, ``int64 (n, ndim, 2)``.
     axes
         Edges at which boxes may be cut along each dimension.
-    target
+    task_rows
         Target number of selected cells of a box.
     skip_uncovered
         Leave out boxes outside of ``extents`` and ``also_stored``.
@@ -119,8 +119,10 @@ def cut(
     boxes, rows = boxes[rows > 0], rows[rows > 0]
     if not len(boxes):
         return none
-    small = rows <= target
-    cut_boxes = _cut_boxes(boxes[~small], rows[~small], selections, axes, target, int(small.sum()))
+    small = rows <= task_rows
+    cut_boxes = _cut_boxes(
+        boxes[~small], rows[~small], selections, axes, task_rows, int(small.sum())
+    )
     boxes = np.concatenate([boxes[small], cut_boxes])
     rows = np.concatenate([rows[small], _count_rows(cut_boxes, selections)])
     boxes, rows = boxes[rows > 0], rows[rows > 0]
@@ -130,7 +132,7 @@ def cut(
 
 def group(
     cuts: Cuts,
-    target: int,
+    task_rows: int,
     owner: NDArray[np.int64] | None = None,
     *,
     counted: NDArray[np.int64] | None = None,
@@ -146,7 +148,7 @@ def group(
         Rows to report instead of ``cuts.rows``, which then only weight the boxes.
     """
     owners = np.zeros(len(cuts.rows), dtype=np.int64) if owner is None else owner
-    groups = join_small(cuts.rows, target)
+    groups = join_small(cuts.rows, task_rows)
     ndim = cuts.boxes.shape[1]
     keyed = np.empty((len(groups), ndim + 2, 2), dtype=np.int64)
     keyed[:, 0, 0], keyed[:, 0, 1] = groups, groups + 1
@@ -213,7 +215,7 @@ def _cut_boxes(
     rows: NDArray[np.int64],
     selections: Sequence[DimSelection],
     axes: Sequence[ChunkAxis],
-    target: int,
+    task_rows: int,
     others: int,
 ) -> Boxes:
     """Cut all boxes together; some of the cut boxes may hold no selected cell."""
@@ -224,13 +226,13 @@ def _cut_boxes(
     firsts, lasts = np.empty((2, len(boxes), ndim), dtype=np.int64)
     for number, axis in enumerate(cut_axes):
         firsts[:, number], lasts[:, number] = axis.numbers(boxes[:, number])
-    steps = _steps(np.maximum(lasts - firsts, 1), rows, target)
+    steps = _steps(np.maximum(lasts - firsts, 1), rows, task_rows)
     pieces = np.maximum(-(-(lasts - firsts) // steps), 1)
     if float(np.prod(pieces.astype(np.float64), axis=1).sum()) + others > MAX_TASKS:
         raise InvalidInputError(
-            f"rowsPerPartition={target} would cut the selection into more than {MAX_TASKS:,} "
+            f"rowsPerPartition={task_rows} would cut the selection into more than {MAX_TASKS:,} "
             "partitions; raise it, leave it out, or select less",
-            rows_per_partition=target,
+            rows_per_partition=task_rows,
         )
     totals = np.prod(pieces, axis=1)
     owner = np.repeat(np.arange(len(boxes)), totals)
@@ -249,17 +251,17 @@ def _cut_boxes(
     return cut_boxes
 
 
-def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], target: int) -> NDArray[np.int64]:
+def _steps(counts: NDArray[np.int64], rows: NDArray[np.int64], task_rows: int) -> NDArray[np.int64]:
     """Choose the steps of many boxes: the vectorized ``steps_along``."""
     steps = counts.copy()
     left = rows.astype(np.float64)
-    active = left > target
+    active = left > task_rows
     for axis in range(counts.shape[1]):
         per_step = left / counts[:, axis]
-        fitting = np.clip(target // np.maximum(per_step, 1e-300), 1, counts[:, axis])
+        fitting = np.clip(task_rows // np.maximum(per_step, 1e-300), 1, counts[:, axis])
         pieces = np.ceil(counts[:, axis] / fitting)
         chosen = np.ceil(counts[:, axis] / pieces).astype(np.int64)
         steps[active, axis] = chosen[active]
         left = np.where(active, per_step, left)
-        active &= (fitting < 2) & (left > target)
+        active &= (fitting < 2) & (left > task_rows)
     return steps

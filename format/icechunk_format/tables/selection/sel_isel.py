@@ -206,12 +206,12 @@ def _positions(name: str, selector: Any, size: int) -> DimSelection:
             dimension=name,
         )
     try:
-        places = range(size)[chosen]
+        indices = range(size)[chosen]
     except TypeError:
         raise _no_slice(name, selector) from None
-    if abs(places.step) == 1:
-        return DimSelection.span(size, min(places, default=0), max(places, default=-1) + 1)
-    return DimSelection.of_indices(size, np.arange(places.start, places.stop, places.step))
+    if abs(indices.step) == 1:
+        return DimSelection.span(size, min(indices, default=0), max(indices, default=-1) + 1)
+    return DimSelection.of_indices(size, np.arange(indices.start, indices.stop, indices.step))
 
 
 def _no_slice(name: str, selector: Any) -> InvalidInputError:

@@ -204,7 +204,7 @@ def _prepared(
     if options.layout == "cells":
         check_case(columns, kept)
         # Replaced arrays also determine the dimension columns.
-        dims = find_dims(columns, asked=options.dims, existing=arrays.values())
+        dims = find_dims(columns, given=options.dims, existing=arrays.values())
         targets = _targets(options, group, columns, dims, kept)
     return PreparedWrite(
         destination=destination,

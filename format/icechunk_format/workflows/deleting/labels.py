@@ -187,10 +187,10 @@ def move_labels(work: LabelDeletion, task: Task) -> TaskReceipt:
         manifests = ListedManifests.of(variable.array.manifests, base.snapshot.manifest_files)
         storage, sources = work.destination.open_storage(), moves.source_box(box)
         refs = references_in(storage, variable.node.id, path, manifests, sources)
-        is_used, places = moves.placed(refs.coords)
-        is_used &= inside_box(places, box)
-        is_used[is_used] = is_taken[places[is_used, axis] - low[axis]]
-        moved = refs.take(is_used).moved(places[is_used])
+        is_used, targets = moves.placed(refs.coords)
+        is_used &= inside_box(targets, box)
+        is_used[is_used] = is_taken[targets[is_used, axis] - low[axis]]
+        moved = refs.take(is_used).moved(targets[is_used])
         files.add(array.target, [moved])
         if array.in_place:
             coords = coords_of_boxes(box[None])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.mapping.blocks import BlockGrid
-from icechunk_format.workflows.mapping.placing import Layout, Placed, Result
+from icechunk_format.workflows.mapping.outputs import Layout, OutputArray, Result
 
 # Larger arrays of the first block are not sent to tasks.
 _MOST_BYTES: Final = 1 << 20
@@ -93,7 +93,7 @@ def unequal(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def differing(
-    placed: Placed,
+    output: OutputArray,
     layout: Layout,
     labels: tuple[str, str],
     different: NDArray[np.bool_],
@@ -111,7 +111,7 @@ def differing(
         The first of these values of both blocks, as text; empty if none differs any more.
     """
     kind = "coordinate" if layout.is_coordinate else "variable"
-    dims = ", ".join(map(repr, placed.once))
+    dims = ", ".join(map(repr, output.once))
     found = "values differ between two calls with the same block"
     if shown:
         at = np.unravel_index(int(np.argmax(different)), different.shape) if layout.dims else ()
@@ -120,7 +120,7 @@ def differing(
             f"{different.sum()} of {different.size} values differ, first"
             f" {where + ': ' if where else ''}{shown[0]} and {shown[1]}"
         )
-    one = dict.fromkeys(placed.once, -1)
+    one = dict.fromkeys(output.once, -1)
     return InvalidInputError(
         f"{kind} {layout.name!r} of block {labels[0]} is not that of {labels[1]} ({found}); it"
         f" lacks {dims}, which blocks divide, and is stored once: return the same in each block,"
@@ -132,7 +132,7 @@ def differing(
 
 def check_agreement(
     grid: BlockGrid,
-    arrays: Mapping[str, Placed],
+    arrays: Mapping[str, OutputArray],
     found: Iterable[tuple[int, Mapping[SharedBox, Digest | None]]],
 ) -> dict[SharedBox, int] | Disagreement:
     """Return the first block that returned each box, or two blocks that differ.
@@ -154,7 +154,7 @@ def check_agreement(
                 return Disagreement(box, number, before[0])
     blocks = dict(zip(grid.sizes, grid.groups.counts, strict=True))
     sharing = {
-        name: int(np.prod([blocks[dim] for dim in placed.once])) for name, placed in arrays.items()
+        name: int(np.prod([blocks[dim] for dim in output.once])) for name, output in arrays.items()
     }
     for box, (number, digest) in first.items():
         if not digest.is_stored and computed[box] < sharing[box.name]:

@@ -18,7 +18,7 @@ from icechunk_format.workflows.mapping.blocks import (
     OtherArrays,
     StoredArray,
 )
-from icechunk_format.workflows.mapping.placing import Layout, Result
+from icechunk_format.workflows.mapping.outputs import Layout, Result
 from icechunk_format.workflows.running import Run
 
 

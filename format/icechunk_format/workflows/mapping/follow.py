@@ -38,7 +38,7 @@ from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
 from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.others import OpenedOther, OtherSource, moved_elements
-from icechunk_format.workflows.mapping.placing import Placed, shortened
+from icechunk_format.workflows.mapping.outputs import OutputArray, shortened
 from icechunk_format.workflows.mapping.record import FollowRecord
 from icechunk_format.zarr.fill_values import differs
 
@@ -51,7 +51,7 @@ def changed_blocks(
     record: FollowRecord,
     new: Dataset,
     grid: BlockGrid,
-    arrays: Mapping[str, Placed],
+    arrays: Mapping[str, OutputArray],
     others: Sequence[OpenedOther] = (),
 ) -> NDArray[np.int64] | str:
     """Return the numbers of blocks that may have changed, or a reason to compute all."""
@@ -75,12 +75,12 @@ def changed_blocks(
             moved = moved_elements(other, new, changes.old, grid.selected)
             for dim, elements in moved.items():
                 _mark_blocks(mask, grid, {dim: _blocks_of(grid, dim, elements)})
-    for placed in arrays.values():
+    for output in arrays.values():
         # Elements that existed in the last run but were not selected.
-        for dim, was in zip(placed.target.dims, placed.target.old_shape or (), strict=True):
-            begin = was * placed.factors.get(dim, 0) + grid.origin.get(dim, 0)
+        for dim, was in zip(output.target.dims, output.target.old_shape or (), strict=True):
+            begin = was * output.factors.get(dim, 0) + grid.origin.get(dim, 0)
             end = grid.sizes.get(dim, 0) + grid.origin.get(dim, 0)
-            if dim in placed.factors and begin < end:
+            if dim in output.factors and begin < end:
                 _mark(mask, grid, (dim,), np.array([[begin, end]]))
     if record.failed is None:
         return "many blocks failed in the last run"
@@ -139,15 +139,15 @@ def _changes_of(
 
 def existing_arrays(
     record: FollowRecord, snapshot: Snapshot, group: NodePath, grid: BlockGrid
-) -> dict[str, Placed] | str:
+) -> dict[str, OutputArray] | str:
     """Return the arrays of the last run with their new shapes, or a reason not to reuse them."""
     found = {}
-    for name, placed in record.arrays.items():
+    for name, output in record.arrays.items():
         path = path_in(group, name)
         node = snapshot.node(path)
-        if node is None or node.array is None or str(node.id) != placed["node"]:
+        if node is None or node.array is None or str(node.id) != output["node"]:
             return f"{path} was deleted or replaced since the last run"
-        variable, factors = Variable(node), placed["factors"]
+        variable, factors = Variable(node), output["factors"]
         if not factors.keys() <= set(variable.dims) or not factors.keys() <= grid.sizes.keys():
             return f"{path} has other dimensions than after the last run"
         shape = [
@@ -157,10 +157,10 @@ def existing_arrays(
         if any(now < was for now, was in zip(shape, variable.shape, strict=True)):
             return f"{path} would become shorter"
         target = ArrayTarget.of_existing(variable, variable.metadata.with_shape(shape))
-        one = Placed(target=target, factors=factors, once=tuple(placed["once"]))
+        one = OutputArray(target=target, factors=factors, once=tuple(output["once"]))
         # Records of earlier releases have no such key.
         is_alike = one.needs_source and grid.dims.get(name) == variable.dims
-        found[name] = replace(one, passed=placed.get("passed", is_alike))
+        found[name] = replace(one, passed=output.get("passed", is_alike))
     return found
 
 
@@ -284,16 +284,16 @@ def _mark_blocks(
     mask[np.ix_(*(blocks.get(dim, np.ones(count, np.bool_)) for dim, count in counts))] = True
 
 
-def recorded(arrays: Mapping[str, Placed]) -> dict[str, dict[str, Any]]:
+def recorded(arrays: Mapping[str, OutputArray]) -> dict[str, dict[str, Any]]:
     """Return the entries of arrays in a record."""
     return {
         name: {
-            "node": str(placed.target.node_id),
-            "factors": dict(placed.factors),
-            "once": list(placed.once),
-            "passed": placed.passed,
+            "node": str(output.target.node_id),
+            "factors": dict(output.factors),
+            "once": list(output.once),
+            "passed": output.passed,
         }
-        for name, placed in arrays.items()
+        for name, output in arrays.items()
     }
 
 

@@ -47,7 +47,7 @@ from icechunk_format.workflows.mapping.follow import (
     why_other_results,
 )
 from icechunk_format.workflows.mapping.others import OpenedOther, OtherRequest, open_other
-from icechunk_format.workflows.mapping.placing import Layout, Placed, place
+from icechunk_format.workflows.mapping.outputs import Layout, OutputArray, output_array
 from icechunk_format.workflows.mapping.record import (
     BEGINNING,
     MOST_FAILED,
@@ -187,7 +187,7 @@ class MapPlan:
     """The blocks to compute, and the arrays that they are written to."""
 
     numbers: Sequence[int]
-    arrays: Mapping[str, Placed]
+    arrays: Mapping[str, OutputArray]
     attributes: Mapping[str, Any]
     """Attributes of the group."""
     full_run: str | None = None
@@ -230,7 +230,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
         check_free(base, group, request.target, request.options.mode, known)
         plan = _all_blocks(request, function, run, grid, group, known, plan)
     result = MapBlocksResult(
-        arrays=tuple(placed.target.path for placed in plan.arrays.values()),
+        arrays=tuple(output.target.path for output in plan.arrays.values()),
         blocks=len(grid),
         computed=len(plan.numbers),
         full_run=plan.full_run if request.follow else None,
@@ -240,10 +240,10 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     )
     if not len(plan.numbers) and not request.dry_run:
         return result
-    targets_of_run = [placed.target for placed in plan.arrays.values()]
+    targets_of_run = [output.target for output in plan.arrays.values()]
     check_planned_lengths(base, group, targets_of_run, plan.deleted)
     attributes = with_own_attributes(base, group, plan.attributes, [*result.arrays, *plan.deleted])
-    documents = {name: placed.target.metadata for name, placed in plan.arrays.items()}
+    documents = {name: output.target.metadata for name, output in plan.arrays.items()}
     if request.skips_errors:
         check_skips(plan.arrays)
     if request.dry_run:
@@ -292,7 +292,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
     change = ArraysCommit(
         destination=destination,
         options=options,
-        arrays=[placed.target for placed in plan.arrays.values()],
+        arrays=[output.target for output in plan.arrays.values()],
         groups={str(group): attributes},
         deleted=plan.deleted,
         check=None
@@ -366,7 +366,7 @@ def _all_blocks(
     names = [layout.name for layout in layouts]
     check_names("encoding", "variable", request.encoding, names)
     arrays = {
-        layout.name: place(
+        layout.name: output_array(
             grid,
             layout,
             lengths,

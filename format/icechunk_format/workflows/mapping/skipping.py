@@ -18,15 +18,15 @@ from collections.abc import Mapping, Sequence
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.mapping.agreement import SharedBox
-from icechunk_format.workflows.mapping.placing import Placed
+from icechunk_format.workflows.mapping.outputs import OutputArray
 from icechunk_format.workflows.mapping.tasks import BlockTask, Mapped
 
 
-def check_skips(arrays: Mapping[str, Placed]) -> None:
+def check_skips(arrays: Mapping[str, OutputArray]) -> None:
     """Raise InvalidInputError if elements of failed blocks would read as values."""
-    for name, placed in arrays.items():
-        if placed.needs_source and not placed.passed:
-            dims = ", ".join(f"{dim!r}: -1" for dim in placed.factors)
+    for name, output in arrays.items():
+        if output.needs_source and not output.passed:
+            dims = ", ".join(f"{dim!r}: -1" for dim in output.factors)
             raise InvalidInputError(
                 f"variable {name!r} has no missing value, and its values are not those of the"
                 " source, so that elements of failed blocks would read as values: use"
@@ -39,7 +39,7 @@ def check_skips(arrays: Mapping[str, Placed]) -> None:
 
 
 def once_more(
-    arrays: Mapping[str, Placed], done: Sequence[Mapped], agreed: Mapping[SharedBox, int]
+    arrays: Mapping[str, OutputArray], done: Sequence[Mapped], agreed: Mapping[SharedBox, int]
 ) -> list[list[BlockTask]]:
     """Return the blocks that write boxes shared between blocks in place of failed blocks.
 

@@ -32,7 +32,7 @@ from icechunk_format.workflows.mapping.blocks import (
     StoredArray,
 )
 from icechunk_format.workflows.mapping.first_block import BlockFunction, is_same
-from icechunk_format.workflows.mapping.placing import Layout, Placed, Result, check_like_first
+from icechunk_format.workflows.mapping.outputs import Layout, OutputArray, Result, check_like_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class BlockMapping:
     grid: BlockGrid
     function: BlockFunction
     destination: Destination
-    arrays: Mapping[str, Placed]
+    arrays: Mapping[str, OutputArray]
     skips_errors: bool
     first: FirstValues | None = None
 
@@ -58,8 +58,8 @@ class BlockMapping:
         """Return copies of the arrays of a block whose values the result takes from the source."""
         return {
             name: arrays[name]._replace(values=arrays[name].values.copy())
-            for name, placed in self.arrays.items()
-            if placed.passed and name in arrays
+            for name, output in self.arrays.items()
+            if output.passed and name in arrays
         }
 
 
@@ -127,12 +127,12 @@ class _RunningTask:
             return self._skipped(block, source, error.message)
         _check_first(work, found, label)
         _check_passed(work, block, source, found, label)
-        placed = {
+        output = {
             name: one
             for name, one in work.arrays.items()
             if (one.is_written_by(block) if task.names is None else name in task.names)
         }
-        for name, one in placed.items():
+        for name, one in output.items():
             self._write(block, one, found[name].values)
         shared = {
             box: self._digest(box, work.arrays[box.name], block, found[box.name].values)
@@ -163,15 +163,17 @@ class _RunningTask:
         for layout, values in results:
             self._write(block, self._work.arrays[layout.name], values)
 
-    def _write(self, block: Block, placed: Placed, values: NDArray[Any]) -> None:
-        self.files.write(placed.target, placed.box(block)[0], values)
+    def _write(self, block: Block, output: OutputArray, values: NDArray[Any]) -> None:
+        self.files.write(output.target, output.box(block)[0], values)
 
-    def _digest(self, box: SharedBox, placed: Placed, block: Block, values: NDArray[Any]) -> Digest:
+    def _digest(
+        self, box: SharedBox, output: OutputArray, block: Block, values: NDArray[Any]
+    ) -> Digest:
         digest = digest_of(values)
-        if placed.target.old_shape is None:
+        if output.target.old_shape is None:
             return Digest(digest)
         if box not in self._stored:
-            before = _stored_values(self._work, placed, block)
+            before = _stored_values(self._work, output, block)
             self._stored[box] = b"" if before is None else digest_of(before)
         return Digest(digest, self._stored[box] == digest)
 
@@ -260,23 +262,23 @@ def _difference(
     if mask.any() and one.shape == other.shape:
         at = np.unravel_index(int(np.argmax(mask)), mask.shape)
         shown = [work.function.shown(layout, value[at]) for value in values]
-    placed = work.arrays[layout.name]
-    return differing(placed, layout, (labels[0], labels[1]), mask, shown)
+    output = work.arrays[layout.name]
+    return differing(output, layout, (labels[0], labels[1]), mask, shown)
 
 
 def _shared(work: BlockMapping, block: Block) -> list[SharedBox]:
     """Return the boxes that other blocks return as well."""
     return [
-        SharedBox(name, tuple(placed.box(block)[0]))
-        for name, placed in work.arrays.items()
-        if placed.once
+        SharedBox(name, tuple(output.box(block)[0]))
+        for name, output in work.arrays.items()
+        if output.once
     ]
 
 
-def _stored_values(work: BlockMapping, placed: Placed, block: Block) -> NDArray[Any] | None:
+def _stored_values(work: BlockMapping, output: OutputArray, block: Block) -> NDArray[Any] | None:
     """Return the values that the last run stored for a block; None if they are new."""
-    lower, upper = placed.box(block)
-    old = placed.target.old_shape
+    lower, upper = output.box(block)
+    old = output.target.old_shape
     if old is None or any(high > size for high, size in zip(upper, old, strict=True)):
         return None
-    return work.destination.open_base().reader(placed.target.path).read_box(lower, upper)
+    return work.destination.open_base().reader(output.target.path).read_box(lower, upper)

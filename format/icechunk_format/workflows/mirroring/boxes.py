@@ -87,13 +87,13 @@ def chunks_per_file(
     cells = 1.0
     for axis in axes:
         cells *= axis.size or axis.step
-    target = rows_per_file or max(
+    wanted = rows_per_file or max(
         min(ROWS_PER_FILE, _BYTES_PER_FILE // max(row_bytes, 1)), cells / _MAX_DEFAULT_FILES
     )
     steps = [max(axis.count, 1) for axis in axes]
     for number, axis in enumerate(axes):
         cells /= max(axis.count, 1)
-        fitting = int(target // max(cells, 1.0))
+        fitting = int(wanted // max(cells, 1.0))
         steps[number] = max(fitting, 1)
         if fitting:
             break

@@ -210,7 +210,9 @@ def cut_strand(work: Reducing, task: tuple[str, int, int]) -> Iterator[Piece]:
             key: np.ascontiguousarray(values.take(rows, axis=axis)) for key, values in state.items()
         }
         groups = strand.groups[rows]
-        yield Piece(int(np.ravel_multi_index(at, blocks.counts)), groups.tobytes(), _packed(some))
+        yield Piece(
+            int(np.ravel_multi_index(at, blocks.counts)), groups.tobytes(), _serialized(some)
+        )
 
 
 def combine_pieces(work: Reducing, name: str, pieces: Iterable[Piece]) -> ReduceReceipt:
@@ -485,7 +487,7 @@ def _cut_at_chunks(
     return [DimSelection.of_indices(reader.shape[axis], part) for part in found]
 
 
-def _packed(state: Parts) -> bytes:
+def _serialized(state: Parts) -> bytes:
     plain = {
         key: (str(values.dtype), values.shape, values.tobytes()) for key, values in state.items()
     }

@@ -40,7 +40,7 @@ class Gather:
         positions: Mapping[int, NDArray[np.int64]],
         selections: Mapping[int, DimSelection],
         *,
-        ask_stored: bool = False,
+        with_stored: bool = False,
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Gather the values at points.
 
@@ -62,7 +62,7 @@ class Gather:
         picks = [pick(reader.axes[axis], selections[axis]) for axis in selected]
         shape = (count, *(p.length for p in picks))
         values = reader.metadata.fill_array(shape)
-        stored = np.zeros(shape, dtype=bool) if ask_stored else None
+        stored = np.zeros(shape, dtype=bool) if with_stored else None
         if not values.size:
             return values, stored
         chunks = [reader.axes[axis].chunk_of(positions[axis]) for axis in pointed]

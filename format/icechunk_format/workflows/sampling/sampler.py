@@ -299,7 +299,7 @@ class Sampler:
             self._gathers[path] = Gather(reader, self._kept, self._max_bytes)
         skip = self.plan.skip_missing
         values, stored = self._gathers[path].take(
-            count, positions, variable.selections, ask_stored=skip
+            count, positions, variable.selections, with_stored=skip
         )
         selected = sorted(variable.selections)
         order = [selected.index(axis) for axis in variable.kept]

@@ -71,10 +71,10 @@ class SphereTree:
         inside = np.isfinite(latitudes) & np.isfinite(longitudes)
         cells = np.zeros(len(latitudes), np.int64)
         if self._tree is not None and inside.any():
-            asked = np.flatnonzero(inside)
-            distances, found = self._tree.query(on_sphere(latitudes[asked], longitudes[asked]))
-            inside[asked] = distances <= self._limits[found] + 1e-12
-            cells[asked] = self._cells[found]
+            rows = np.flatnonzero(inside)
+            distances, found = self._tree.query(on_sphere(latitudes[rows], longitudes[rows]))
+            inside[rows] = distances <= self._limits[found] + 1e-12
+            cells[rows] = self._cells[found]
         else:
             inside[:] = False
         cells[~inside] = 0

@@ -163,4 +163,4 @@ def test_dimensions_come_in_the_order_of_the_array_that_has_most():
         name: SourceColumn(name=name, arrow_type=pa.int64(), described=of_array)
         for name, of_array in described.items()
     }
-    assert find_dims(columns, asked=None, existing=[]) == ("time", "x")
+    assert find_dims(columns, given=None, existing=[]) == ("time", "x")

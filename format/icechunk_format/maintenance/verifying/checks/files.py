@@ -44,11 +44,11 @@ _BYTES_AT_ONCE: Final = 64 * 2**20
 class VerifyContext:
     """The context of all tasks of a verification; picklable.
 
-    ``knows_containers`` is False if the configuration could not be read.
+    ``has_containers`` is False if the configuration could not be read.
     """
 
     source: ChunkSource
-    knows_containers: bool = True
+    has_containers: bool = True
     deep: bool = False
     max_findings: int = DEFAULT_MAX_FINDINGS
 
@@ -119,7 +119,7 @@ def check_manifests(
     Yields the references of manifests, array by array, for the check of objects.
     """
     source, storage = context.source, context.storage
-    files = VirtualFiles(source, knows_containers=context.knows_containers)
+    files = VirtualFiles(source, has_containers=context.has_containers)
     sized = ((one, one.expected_size or None) for one in claims)
     for batch in sized_batches(sized, _FILES_AT_ONCE, _BYTES_AT_ONCE):
         contents = fetched_present(storage, [manifest_key(c.manifest_id) for c in batch])

@@ -51,8 +51,8 @@ class VirtualFiles:
     them. Files are requested below the authorized URL prefixes of the source.
     """
 
-    def __init__(self, source: ChunkSource, *, knows_containers: bool = True) -> None:
-        self._knows_containers = knows_containers
+    def __init__(self, source: ChunkSource, *, has_containers: bool = True) -> None:
+        self._has_containers = has_containers
         self._prefixes = [c.url_prefix for c in source.containers if c.url_prefix.endswith("/")]
         self._names = {c.name for c in source.containers if c.name is not None}
         self._resolver = source.resolver()
@@ -109,14 +109,14 @@ class VirtualFiles:
         """Return the problem of a location, or its URL prefix if no container covers it."""
         if location[: len(_NAMED)].lower() == _NAMED:
             name = location[len(_NAMED) :].partition("/")[0]
-            if name not in self._names and self._knows_containers:
+            if name not in self._names and self._has_containers:
                 return f"the repository has no container named {name!r}", None
             return None, None
         try:
             parts = parse_url(location)
         except MalformedUrlError as error:
             return str(error), None
-        if not self._knows_containers:
+        if not self._has_containers:
             return None, None
         spellings = (location, f"{parts.scheme}://{parts.authority}{parts.path}")
         if any(string.startswith(prefix) for string in spellings for prefix in self._prefixes):
@@ -157,8 +157,8 @@ class VirtualFiles:
                 self._known.clear()
             found: ObjectInfo | IcechunkError | None
             try:
-                target = self._resolver.resolve(location)
-                found = open_storage(target.location).head(target.object_key)
+                resolved = self._resolver.resolve(location)
+                found = open_storage(resolved.location).head(resolved.object_key)
             except IcechunkError as error:
                 found = error
             self._known[location] = found

@@ -111,11 +111,11 @@ def _numpy(value: Datum) -> Any:
     return value.to_numpy(zero_copy_only=False)
 
 
-def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -> Any:
+def _by_numpy(function: Callable[..., Any], output_type: pa.DataType | None = None) -> Any:
     """Extend a NumPy function on numbers to NULLs and scalars."""
 
     def lifted(*values: Datum) -> Datum:
-        kind = target or values[0].type
+        kind = output_type or values[0].type
         with np.errstate(all="ignore"):
             numbers = function(*(_numpy(pc.fill_null(v, pa.scalar(0, v.type))) for v in values))
         valid = reduce(pc.and_, map(pc.is_valid, values))
@@ -125,13 +125,13 @@ def _by_numpy(function: Callable[..., Any], target: pa.DataType | None = None) -
     return lifted
 
 
-def _in_zone(function: Callable[..., Any], target: pa.DataType) -> Any:
+def _in_zone(function: Callable[..., Any], output_type: pa.DataType) -> Any:
     """Extend a function of microseconds and a time zone, the last option of a call, to columns."""
 
     def lifted(*arguments: Any) -> Datum:
         *values, zone = arguments
         of_micros = _by_numpy(lambda *micros: function(*micros, zone=zone), pa.int64())
-        return of_micros(*(value.cast(pa.int64()) for value in values)).cast(target)
+        return of_micros(*(value.cast(pa.int64()) for value in values)).cast(output_type)
 
     return lifted
 
@@ -163,28 +163,28 @@ def _natural_log(value: Datum) -> Datum:
     return pc.if_else(positive, _by_numpy(np.log)(value), pa.scalar(None, pa.float64()))
 
 
-def _cast(value: Datum, target: pa.DataType) -> Datum:
+def _cast(value: Datum, output_type: pa.DataType) -> Datum:
     """Cast between allowed types; raise EvaluationError if a value does not fit."""
     source = value.type
-    if source.equals(target):
+    if source.equals(output_type):
         return value
-    if pa.types.is_floating(source) and pa.types.is_integer(target):
+    if pa.types.is_floating(source) and pa.types.is_integer(output_type):
         value = pc.trunc(value)
     elif pa.types.is_string(source):
         value = pc.utf8_trim_whitespace(value)
-    elif pa.types.is_timestamp(source) and pa.types.is_date(target):
+    elif pa.types.is_timestamp(source) and pa.types.is_date(output_type):
         value = pc.floor_temporal(value, unit="day")
-    elif pa.types.is_integer(source) and pa.types.is_boolean(target):
+    elif pa.types.is_integer(source) and pa.types.is_boolean(output_type):
         return pc.not_equal(value, pa.scalar(0, source))
-    elif pa.types.is_floating(source) and pa.types.is_boolean(target):
+    elif pa.types.is_floating(source) and pa.types.is_boolean(output_type):
         return pc.not_equal(value, pa.scalar(0.0, source))
     # Integers beyond 2**53 lose digits as doubles in Spark as well.
-    safe = not pa.types.is_floating(target)
+    safe = not pa.types.is_floating(output_type)
     try:
-        return value.cast(target, safe=safe)
+        return value.cast(output_type, safe=safe)
     except pa.ArrowInvalid as error:
         raise EvaluationError(
-            f"a value cannot be cast to {target}, which is an error in Spark too: {error}"
+            f"a value cannot be cast to {output_type}, which is an error in Spark too: {error}"
         ) from error
 
 

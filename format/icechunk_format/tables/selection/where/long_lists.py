@@ -53,7 +53,7 @@ _LISTS: Final = re.compile(
 )
 _DATES: Final = r"^\d{4}-\d\d-\d\d$"
 _TIMES: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
-_INSTANTS: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$"
+_TIMESTAMPS: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$"
 # The start and end of a typed literal, its type, and the pattern of the strings that are read.
 _TYPED: Final = (
     ("", "L", pa.int64(), ""),
@@ -62,7 +62,7 @@ _TYPED: Final = (
     ("", "D", pa.float64(), ""),
     ("CAST('", "' AS DOUBLE)", pa.float64(), ""),
     ("CAST('", "' AS FLOAT)", pa.float32(), ""),
-    ("CAST('", "' AS TIMESTAMP)", TIMESTAMP, _INSTANTS),
+    ("CAST('", "' AS TIMESTAMP)", TIMESTAMP, _TIMESTAMPS),
     ("DATE '", "'", DATE, _DATES),
     ("TIMESTAMP_NTZ '", "'", TIMESTAMP_NTZ, _TIMES),
 )

@@ -125,22 +125,24 @@ def decimal_literal(value: Decimal) -> Typed:
     return constant(value, pa.decimal128(max(digits, 1), scale))
 
 
-def cast(value: Typed, target: pa.DataType) -> Typed:
+def cast(value: Typed, output_type: pa.DataType) -> Typed:
     """Build a cast; raise TypeMismatchError if Spark or this library does not support it."""
     source = value.type
-    if source.equals(target):
+    if source.equals(output_type):
         return value
     if value.literal is not None and pa.types.is_null(source):
-        return Typed(Constant(pa.scalar(None, target)), target)
-    if target == TIMESTAMP:
+        return Typed(Constant(pa.scalar(None, output_type)), output_type)
+    if output_type == TIMESTAMP:
         return _timestamp(value)
-    if source == TIMESTAMP and target in (DATE, TIMESTAMP_NTZ):
-        return cast(call("to_wall_time", TIMESTAMP_NTZ, value), target)
+    if source == TIMESTAMP and output_type in (DATE, TIMESTAMP_NTZ):
+        return cast(call("to_wall_time", TIMESTAMP_NTZ, value), output_type)
     if value.literal is not None and pa.types.is_string(source):
-        return Typed(Constant(_read_string(value.literal.as_py(), target)), target)
-    if not _can_cast(source, target):
-        raise TypeMismatchError(f"{sql_name(source)} cannot be cast to {sql_name(target)} here")
-    return call("cast", target, value, options=(target,))
+        return Typed(Constant(_read_string(value.literal.as_py(), output_type)), output_type)
+    if not _can_cast(source, output_type):
+        raise TypeMismatchError(
+            f"{sql_name(source)} cannot be cast to {sql_name(output_type)} here"
+        )
+    return call("cast", output_type, value, options=(output_type,))
 
 
 def _timestamp(value: Typed) -> Typed:
@@ -155,22 +157,22 @@ def _timestamp(value: Typed) -> Typed:
     return call(operation, TIMESTAMP, cast(value, TIMESTAMP_NTZ))
 
 
-def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
+def _can_cast(source: pa.DataType, output_type: pa.DataType) -> bool:
     plain = source in _INTEGERS or pa.types.is_floating(source) or pa.types.is_boolean(source)
-    if target in _INTEGERS or pa.types.is_floating(target):
+    if output_type in _INTEGERS or pa.types.is_floating(output_type):
         # Strings are not cast to times or decimals: Spark has many special rules for these.
         return (
             plain
             or pa.types.is_string(source)
-            or (pa.types.is_decimal(source) and pa.types.is_floating(target))
+            or (pa.types.is_decimal(source) and pa.types.is_floating(output_type))
         )
-    if pa.types.is_boolean(target):
+    if pa.types.is_boolean(output_type):
         return plain
-    if pa.types.is_string(target):
+    if pa.types.is_string(output_type):
         return source in _INTEGERS or pa.types.is_boolean(source)
-    if pa.types.is_decimal(target):
+    if pa.types.is_decimal(output_type):
         return source in _INTEGERS or pa.types.is_decimal(source)
-    if target in (DATE, TIMESTAMP_NTZ):
+    if output_type in (DATE, TIMESTAMP_NTZ):
         return source in (DATE, TIMESTAMP_NTZ)
     return False
 
@@ -317,27 +319,27 @@ def _is_opaque(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind))
 
 
-def _read_string(string: str | None, target: pa.DataType) -> pa.Scalar:
+def _read_string(string: str | None, output_type: pa.DataType) -> pa.Scalar:
     """Cast a string literal, as ANSI Spark does."""
     if string is None:
-        return pa.scalar(None, target)
+        return pa.scalar(None, output_type)
     word = string.strip()
     try:
-        if target == TIMESTAMP_NTZ:
+        if output_type == TIMESTAMP_NTZ:
             return pa.scalar(_read_wall_time(word), TIMESTAMP_NTZ)
-        if target == DATE:
+        if output_type == DATE:
             return pa.scalar(_read_wall_time(word).date(), DATE)
-        if target in _INTEGERS:
-            return pa.scalar(int(word), target)
-        if pa.types.is_floating(target):
-            return pa.scalar(float(re.sub(r"[dDfF]$", "", word)), target)
-        if pa.types.is_boolean(target):
-            return pa.scalar(_BOOLEAN_WORDS[word.lower()], target)
-        if pa.types.is_decimal(target):
-            return pa.scalar(Decimal(word), target)
+        if output_type in _INTEGERS:
+            return pa.scalar(int(word), output_type)
+        if pa.types.is_floating(output_type):
+            return pa.scalar(float(re.sub(r"[dDfF]$", "", word)), output_type)
+        if pa.types.is_boolean(output_type):
+            return pa.scalar(_BOOLEAN_WORDS[word.lower()], output_type)
+        if pa.types.is_decimal(output_type):
+            return pa.scalar(Decimal(word), output_type)
     except (ValueError, KeyError, ArithmeticError, pa.ArrowException) as error:
-        raise TypeMismatchError(f"{string!r} is not a {sql_name(target)}") from error
-    raise TypeMismatchError(f"a string cannot be cast to {sql_name(target)} here")
+        raise TypeMismatchError(f"{string!r} is not a {sql_name(output_type)}") from error
+    raise TypeMismatchError(f"a string cannot be cast to {sql_name(output_type)} here")
 
 
 _BOOLEAN_WORDS: Final = {

@@ -150,14 +150,14 @@ class NewArray:
             # Labels are read whole, and usually grow by a few elements.
             default = (max(_LEAST_LABELS, min(shape[0], 2**20)),)
 
-        def asked(key: str, by_dim: Mapping[str, int], base: Sequence[int]) -> Any:
+        def requested(key: str, by_dim: Mapping[str, int], base: Sequence[int]) -> Any:
             sizes = sizes_of(self._given.get(key), self.dims, key, self.column.name)
             if sizes is not None or is_label or by_dim.keys().isdisjoint(self.dims):
                 return sizes
             return tuple(by_dim.get(dim, size) for dim, size in zip(self.dims, base, strict=True))
 
-        own_chunks = asked("chunks", chunks, before or default)
-        own_shards = asked("shards", shards, own_chunks or before or default)
+        own_chunks = requested("chunks", chunks, before or default)
+        own_shards = requested("shards", shards, own_chunks or before or default)
         is_same = own_chunks is None and (before is None or own_shards is None)
         if is_same and before is not None and before_shards is not None:
             own_shards = tuple(before_shards)

@@ -120,13 +120,13 @@ def _described(column: pa.Field) -> Mapping[str, Any]:
 def find_dims(
     columns: Mapping[str, SourceColumn],
     *,
-    asked: Sequence[str] | None,
+    given: Sequence[str] | None,
     existing: Iterable[Variable],
 ) -> tuple[str, ...]:
     """Return the names of the dimension columns, in order."""
-    if asked is not None:
-        _check_dims(columns, asked)
-        return tuple(asked)
+    if given is not None:
+        _check_dims(columns, given)
+        return tuple(given)
     arrays = list(existing)
     found = _described_dims(columns, arrays) or _dims_of_group(columns, arrays)
     if found:
@@ -214,13 +214,13 @@ def _dims_of_group(
     return ()
 
 
-def _check_dims(columns: Mapping[str, SourceColumn], asked: Sequence[str]) -> None:
-    for dim in asked:
+def _check_dims(columns: Mapping[str, SourceColumn], given: Sequence[str]) -> None:
+    for dim in given:
         if dim not in columns:
             raise InvalidInputError(
                 f"dims: {unknown('column', dim, columns)}",
                 dim=dim,
                 columns=tuple(columns),
             )
-    if len(set(asked)) < len(asked):
-        raise InvalidInputError(f"dims={','.join(asked)} names a column twice", dims=tuple(asked))
+    if len(set(given)) < len(given):
+        raise InvalidInputError(f"dims={','.join(given)} names a column twice", dims=tuple(given))

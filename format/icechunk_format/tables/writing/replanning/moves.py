@@ -122,17 +122,17 @@ def chunk_moves(
         [each.along.kept for each in axes],
     )
     is_moved, targets = moves.placed(coords)
-    sources, places = coords[is_moved].astype(np.int64), targets[is_moved]
-    is_covered, is_same = (np.ones(len(places), np.bool_) for _ in range(2))
-    is_fresh = np.zeros(len(places), np.bool_)
+    sources, moved_to = coords[is_moved].astype(np.int64), targets[is_moved]
+    is_covered, is_same = (np.ones(len(moved_to), np.bool_) for _ in range(2))
+    is_fresh = np.zeros(len(moved_to), np.bool_)
     for axis, each in enumerate(axes):
-        source, target = sources[:, axis], places[:, axis]
+        source, target = sources[:, axis], moved_to[:, axis]
         is_covered &= each.is_covered(target)
         is_fresh |= each.is_fresh(source, target)
         is_same &= (source == target) & (each.old.start_of(source) == each.new.start_of(target))
     # Other chunks get elements of the newest snapshot, or are laid over those of other writers.
     is_reused = is_covered & (is_fresh | has_all_rows) | (is_same & is_same_array)
-    is_moved[is_moved] = is_reused & (is_fresh | ~touched(places))
+    is_moved[is_moved] = is_reused & (is_fresh | ~touched(moved_to))
     return is_moved, targets
 
 

@@ -38,7 +38,7 @@ METHODS: Final = ("exact", "nearest", "whole")
 
 # Computed float32 labels of one grid differ by up to this number of units in the last place, which
 # must be a small share of a step.
-_LAST_PLACES: Final = 2
+_MOST_ULPS: Final = 2
 _SHARE_OF_STEP: Final = 1e-3
 _SLACK: Final = 1 + 1e-9
 
@@ -175,10 +175,10 @@ def _limit(
         return np.zeros(len(held) + 1)
     short = min(floats, key=lambda kind: kind.itemsize)
     with np.errstate(over="ignore"):
-        place = float(np.spacing(np.abs(held).max(initial=0).astype(short)))
+        ulp = float(np.spacing(np.abs(held).max(initial=0).astype(short)))
     step = float(np.min(steps[steps > 0], initial=np.inf))
-    is_small = _LAST_PLACES * place <= _SHARE_OF_STEP * step
-    return np.full(len(held) + 1, (_LAST_PLACES if is_small else 0.5) * place)
+    is_small = _MOST_ULPS * ulp <= _SHARE_OF_STEP * step
+    return np.full(len(held) + 1, (_MOST_ULPS if is_small else 0.5) * ulp)
 
 
 def _check_distinct(
@@ -264,7 +264,9 @@ def _shift_of(first: SourceLabels, other: SourceLabels, missing: NDArray[np.int6
     wanted, held = (values.astype(np.float64) for values in labels)
     low, high = (float(end) for end in (np.nanmin(held), np.nanmax(held)))
     one = wanted[missing[0]]
-    if low <= one <= high or not any(low <= one + turn <= high for turn in (-period, period)):
+    if low <= one <= high or not any(
+        low <= one + distance <= high for distance in (-period, period)
+    ):
         return None
     dim, half = f"ds[{first.variable.name!r}]", f"{period / 2:g}"
     if float(np.nanmin(wanted)) >= 0:

@@ -281,15 +281,15 @@ class ArraysPlanner:
         )
         ends = [max((s.starts.at(path)[n] for s in self.plan.files), default=0) for n in numbers]
         for span in self.plan.files:
-            places, lengths = span.starts.at(path), span.lengths.at(path)
-            starts = tuple(places[n] for n in numbers)
+            indices, lengths = span.starts.at(path), span.lengths.at(path)
+            starts = tuple(indices[n] for n in numbers)
             if starts in parts.sources:
                 continue
             member, was = taken.get(span.file.url), self.plan.old_starts.get(span.file.url)
             lower, upper = [0] * metadata.ndim, list(metadata.shape)
             before, is_apart = [0] * metadata.ndim, True
             for axis, number, end in zip(axes, numbers, ends, strict=True):
-                start, length = places[number], lengths[number]
+                start, length = indices[number], lengths[number]
                 lower[axis], upper[axis] = start, start + length
                 before[axis] = start if was is None else was.at(path)[number]
                 is_apart &= is_aligned(start, length, chunk[axis], is_last=start == end)

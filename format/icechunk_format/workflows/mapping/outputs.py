@@ -65,7 +65,7 @@ class Result(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class OutputArray:
     """A new array, and the placement of blocks in it.
 
     Parameters
@@ -107,7 +107,7 @@ class Placed:
         return lower, upper
 
 
-def place(
+def output_array(
     grid: BlockGrid,
     layout: Layout,
     lengths: Mapping[str, int],
@@ -116,7 +116,7 @@ def place(
     chunks: Mapping[str, int],
     codecs: Sequence[Any] | None,
     passed: bool = False,
-) -> Placed:
+) -> OutputArray:
     """Return the array of a variable.
 
     Parameters
@@ -180,7 +180,7 @@ def place(
         attributes=layout.attributes,
         node_path=path_in(NodePath(group), layout.name),
     )
-    return Placed(
+    return OutputArray(
         target=ArrayTarget.of_new(metadata),
         factors=factors,
         once=once,
@@ -200,11 +200,11 @@ def shortened(grid: BlockGrid, name: str, dim: str, factor: int) -> int:
     return grid.sizes[dim] // factor
 
 
-def check_like_first(placed: Placed, block: Block, layout: Layout, label: str) -> None:
+def check_like_first(output: OutputArray, block: Block, layout: Layout, label: str) -> None:
     """Raise InvalidInputError if the result of a block does not match its array."""
-    target = placed.target
+    target = output.target
     expected = tuple(
-        (block.stop[dim] - block.start[dim]) // placed.factors[dim] if dim in placed.factors else n
+        (block.stop[dim] - block.start[dim]) // output.factors[dim] if dim in output.factors else n
         for dim, n in zip(target.dims, target.metadata.shape, strict=True)
     )
     dtype = target.metadata.data_type.numpy
