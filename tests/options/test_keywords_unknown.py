@@ -97,6 +97,8 @@ def test_missing_and_repeated_arguments_are_named():
         icechunk_spark.read("s3://bucket/r")
     with raises(InvalidInputError, match=r"needs the argument 'to': .*, function, to=\.\.\.\)"):
         icechunk_spark.map_blocks(MagicMock(), "r", len)
+    with raises(InvalidInputError, match=r"sample needs the argument 'on': call .*, on=\{'lat"):
+        icechunk_spark.sample(MagicMock(), "r")
     with raises(InvalidInputError, match="'path' is given twice", option="path"):
         icechunk_spark.read(MagicMock(), "r", path="r")
     with raises(InvalidInputError, match="to_xarray has no argument 'dim'", nearest="dims"):

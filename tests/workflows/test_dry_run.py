@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.blocks import Source, days, mapped
 from helpers.raised import raises
+from helpers.reducing import request_of
 from helpers.reference.virtual import virtual_chunks
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, UnauthorizedVirtualChunkError
@@ -13,6 +14,7 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
+from icechunk_format.workflows.reducing import reduce_arrays
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.filterwarnings("ignore")]
 
@@ -22,10 +24,11 @@ def source(tmp_path):
     return Source(tmp_path / "source", days(0, 8), chunks=(2, 6, 4))
 
 
-def rechunk(read, *, dry_run, to):
-    def run(work):
-        raise AssertionError("a task ran")
+def _no_tasks(*work):
+    raise AssertionError("a task ran")
 
+
+def rechunk(read, *, dry_run, to):
     request = RechunkRequest(
         read=read,
         target=Location.of(str(to)),
@@ -35,7 +38,7 @@ def rechunk(read, *, dry_run, to):
         encoding={},
         memory=2**20,
     )
-    return rechunk_arrays(request, run, cores=2, dry_run=dry_run)
+    return rechunk_arrays(request, _no_tasks, cores=2, dry_run=dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -44,6 +47,15 @@ def test_a_rechunk_without_authorization_fails_before_its_tasks(tmp_path, dry_ru
     virtual_chunks(built)
     with raises(UnauthorizedVirtualChunkError):
         rechunk(ReadRequest(path=str(built)), dry_run=dry_run, to=tmp_path / "to")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_reduction_without_authorization_fails_before_its_tasks(tmp_path, dry_run):
+    built = tmp_path / "virtual"
+    virtual_chunks(built)
+    request = request_of(built, "mean", "dim_0")
+    with raises(UnauthorizedVirtualChunkError):
+        reduce_arrays(request, _no_tasks, cores=2, dry_run=dry_run)
 
 
 def test_a_dry_run_of_a_rechunk_reads_virtual_files_and_shows_the_target(tmp_path):
@@ -102,7 +114,8 @@ def test_a_dry_run_of_map_blocks_finds_a_failing_function(source, tmp_path):
     assert not (tmp_path / "to").exists()
 
 
-def test_a_dry_run_of_map_blocks_finds_missing_authorization(tmp_path):
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_blocks_without_authorization_fail_before_their_tasks(tmp_path, dry_run):
     built = tmp_path / "virtual"
     virtual_chunks(built)
 
@@ -110,5 +123,5 @@ def test_a_dry_run_of_map_blocks_finds_missing_authorization(tmp_path):
         path = built
 
     with raises(UnauthorizedVirtualChunkError):
-        mapped(Place, lambda ds: ds, tmp_path / "to", dry_run=True, template=None)
+        mapped(Place, len, tmp_path / "to", run=_no_tasks, dry_run=dry_run, template=None)
     assert not (tmp_path / "to").exists()

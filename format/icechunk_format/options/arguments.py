@@ -87,7 +87,7 @@ def _checked(
         try:
             bound = signature.bind(*given, **named)
         except TypeError:
-            raise _misused(function.__name__, signature, given, named) from None
+            raise _misused(function.__name__, signature, given, named, examples) from None
         for name, kind in kinds().items():
             if name in bound.arguments:
                 value = bound.arguments[name]
@@ -98,7 +98,11 @@ def _checked(
 
 
 def _misused(
-    function: str, signature: inspect.Signature, given: Sequence[Any], named: Mapping[str, Any]
+    function: str,
+    signature: inspect.Signature,
+    given: Sequence[Any],
+    named: Mapping[str, Any],
+    examples: Mapping[str, str],
 ) -> InvalidInputError:
     """Return the error of a call with too many or too few arguments."""
     found = signature.parameters.values()
@@ -124,7 +128,11 @@ def _misused(
         for one in list(found)[len(given) :]
         if one.default is one.empty and one.kind not in _VARIABLE and one.name not in named
     )
-    usage = usage if missing in ordered else usage.replace("...", f"{missing}=...")
+    usage = (
+        usage
+        if missing in ordered
+        else usage.replace("...", f"{missing}={examples.get(missing, '...')}")
+    )
     return InvalidInputError(
         f"{function} needs the argument {missing!r}: call {usage}", option=missing
     )

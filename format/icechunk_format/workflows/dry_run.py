@@ -50,7 +50,8 @@ def check_access(source: SnapshotSource, boxes: Iterable[ArrayBox], *, fetch: bo
     Parameters
     ----------
     fetch
-        If True, a byte of one chunk of each box is read, which also checks the storage.
+        If True, a byte of one chunk of each box is read, which also checks the storage. Otherwise
+        nothing is read from a repository whose virtual chunks are all authorized.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def check_access(source: SnapshotSource, boxes: Iterable[ArrayBox], *, fetch: bo
     StorageError, NotFoundError
         A chunk cannot be read.
     """
+    if not fetch and not source.chunk_source.has_unauthorized_containers:
+        return
     arrays = source.open()
     for path, lower, upper in boxes:
         reader = arrays.reader(path)

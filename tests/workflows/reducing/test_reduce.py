@@ -5,10 +5,13 @@ import pytest
 import xarray as xr
 from helpers.blocks import opened
 from helpers.examples import by_day
+from helpers.raised import raises
 from helpers.reducing import reduced
 from helpers.reference.xarray_datasets import store_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from icechunk_format.errors import InvalidInputError
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.filterwarnings("ignore")]
 
@@ -110,6 +113,28 @@ def test_groups_by_coordinate_and_bins(tmp_path, cores):
     assert found["t"].dims == expected["t"].dims
     assert found["y_bins"].values.tolist() == [1.0, 3.5, 52.5]
     assert found["y_bins_bounds"].values.tolist() == [[0, 2], [2, 5], [5, 100]]
+
+
+@pytest.mark.parametrize(
+    ("by", "problem"),
+    [
+        ("month", "did you mean 'time.month'"),
+        ({"time": "Season"}, "did you mean 'time.season'"),
+        ("M", "neither a coordinate nor a frequency"),
+        ("0D", "neither a coordinate nor a frequency"),
+        ({"time": ["a", "b"]}, "not datetime64"),
+        ({"time": ["2001-01-01", "2000-01-01"]}, "do not increase"),
+        ({"time": ["1990-01-01", "1991-01-01"]}, "hold no label of 'time', from '2000-01-20"),
+    ],
+)
+def test_unknown_groups_are_explained_in_own_words(tmp_path, by, problem):
+    path = stored(tmp_path, example())
+    with raises(InvalidInputError, option="by") as caught:
+        reduced(path, {"t": "mean"}, "time", by=by)
+    assert problem in str(caught.value)
+    assert "frequency such as '1D' or 'MS'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "Error" not in str(caught.value)
 
 
 @pytest.mark.parametrize("cores", [None, 2])

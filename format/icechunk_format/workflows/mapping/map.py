@@ -89,12 +89,20 @@ class BlocksRequest:
         return self.opened().grid
 
     def opened(self) -> OpenedBlocks:
-        """Open all sources, each at one snapshot, and divide the first one into blocks."""
+        """Open all sources, each at one snapshot, and divide the first one into blocks.
+
+        Raises
+        ------
+        UnauthorizedVirtualChunkError
+            A virtual chunk of the first source is outside of every authorized prefix.
+        """
         repository = Repository.open(location_of(self.read))
         dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
         grid = cut_into_blocks(
             dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic
         )
+        if len(grid):
+            check_access(grid.source, grid.outer_boxes(), fetch=False)
         others = [open_other(other, dataset, grid.selected) for other in self.others]
         grid = replace(grid, others=tuple(other.own for other in others))
         return OpenedBlocks(repository, dataset, grid, others)

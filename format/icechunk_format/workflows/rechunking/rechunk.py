@@ -217,8 +217,7 @@ def _rechunk_once(
             variable, target, memory=request.memory, cores=cores, origin=origin
         )
     check_planned_lengths(base, group, [plan.target for plan in plans.values()])
-    if dry_run or dataset.source.chunk_source.has_unauthorized_containers:
-        check_access(dataset.source, chain.from_iterable(map(_ends, plans.values())), fetch=dry_run)
+    check_access(dataset.source, chain.from_iterable(map(_ends, plans.values())), fetch=dry_run)
     if dry_run:
         planned = PlannedGroup(
             location=place,

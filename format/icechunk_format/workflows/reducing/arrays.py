@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,6 +18,7 @@ from icechunk_format.grid.groups import edges_of
 from icechunk_format.groups import Variable
 from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.tables import Dataset
+from icechunk_format.workflows.dry_run import ArrayBox
 from icechunk_format.workflows.mapping.record import (
     FollowRecord,
 )
@@ -66,6 +67,16 @@ class ReducePlan:
     coordinates: Mapping[str, LabelArray]
     full_run: str | None = None
     is_unchanged: bool = False
+
+    def outer_boxes(self, ranges: Ranges) -> Iterator[ArrayBox]:
+        """Yield boxes of the first and of the last selected element of each array."""
+        for array in self.arrays.values():
+            dimensions = self.dataset.variables[array.name].dimensions
+            bounds = [ranges.get(dim, (0, size)) for dim, size in dimensions]
+            if all(low < high for low, high in bounds):
+                lows, highs = [low for low, _ in bounds], [high for _, high in bounds]
+                yield array.source_path, lows, [low + 1 for low in lows]
+                yield array.source_path, [high - 1 for high in highs], highs
 
     @property
     def targets(self) -> list[ArrayTarget]:

@@ -238,11 +238,12 @@ def _resampled(labels: _Labels, dim: str, frequency: str, by: By) -> Grouping:
     try:
         indexed = times.assign_coords({dim: times.values})
         found = xarray.groupers.TimeResampler(frequency).factorize(indexed)
-    except (ValueError, TypeError, AttributeError, KeyError, NotImplementedError) as error:
-        problem = " ".join(str(error).split())
+    except (
+        ValueError, TypeError, AttributeError, KeyError, NotImplementedError, ZeroDivisionError,
+    ) as error:  # fmt: skip
         raise InvalidInputError(
-            f"by={by!r}: {dim!r} cannot be grouped by {frequency!r}, which is no coordinate either:"
-            f" {problem:.300}; give {_HOW}",
+            f"by={by!r}: {dim!r} cannot be grouped by {frequency!r}{_reason(dim, frequency, error)}"
+            f"; give {_HOW}",
             option="by",
             found=frequency,
         ) from error
@@ -256,19 +257,42 @@ def _resampled(labels: _Labels, dim: str, frequency: str, by: By) -> Grouping:
     )
 
 
+def _reason(dim: str, frequency: str, error: Exception) -> str:
+    """Return why times cannot be grouped by a frequency."""
+    if frequency.lower() in _PARTS:
+        return f", which is a part of times: did you mean '{dim}.{frequency.lower()}'"
+    problem = " ".join(str(error).split())
+    # pandas quotes the value and its own errors several times.
+    is_unknown = "frequency" in problem.lower() or isinstance(error, ZeroDivisionError)
+    return (
+        ", which is neither a coordinate nor a frequency"
+        if is_unknown
+        else f", which is no coordinate either: {problem:.300}"
+    )
+
+
 def _binned(labels: _Labels, name: str, over: Sequence[str], edges: Any, by: By) -> Grouping:
     xarray = labels.xarray
     values = labels.coordinate(name, over, by)
     if not isinstance(edges, Sequence) or len(edges) < 2:
         raise _refused(by, over, "has no list of at least two edges of bins")
+    kind = values.dtype if values.dtype.kind in "Mm" else None
     try:
-        if values.dtype.kind in "Mm":
-            edges = np.asarray(edges, dtype=values.dtype)
+        edges = np.asarray(edges, dtype=kind)
+        increases = bool((edges[1:] > edges[:-1]).all())
+    except (ValueError, TypeError) as error:
+        raise _refused(by, over, f"has edges of bins that are not {values.dtype}") from error
+    if not increases:
+        raise _refused(by, over, "has edges of bins that do not increase")
+    try:
         found = xarray.groupers.BinGrouper(bins=edges).factorize(
             xarray.DataArray(values.values, dims=values.dims, name=name, attrs=values.attrs)
         )
     except (ValueError, TypeError) as error:
-        raise _refused(by, over, f"has edges of bins that cannot be used: {error}") from error
+        low, high = (shown(str(end)) for end in (values.values.min(), values.values.max()))
+        raise _refused(
+            by, over, f"has edges of bins that hold no label of {name!r}, from {low} to {high}"
+        ) from error
     dim = f"{name}_bins"
     bounds = np.stack([np.asarray(found.full_index.left), np.asarray(found.full_index.right)], 1)
     middle = bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) / 2

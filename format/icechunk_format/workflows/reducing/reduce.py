@@ -40,6 +40,7 @@ from icechunk_format.groups.changing import (
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
+from icechunk_format.workflows.dry_run import check_access
 from icechunk_format.workflows.mapping.edits import check_unedited
 from icechunk_format.workflows.mapping.follow import why_other_results
 from icechunk_format.workflows.mapping.record import (
@@ -110,6 +111,8 @@ def reduce_arrays(
         The target group already has arrays.
     ConflictError
         Other writers changed the same arrays; nothing was committed.
+    UnauthorizedVirtualChunkError
+        A virtual chunk is outside of every authorized prefix; no task has run.
     """
     destination: Destination | None = None
     base: Snapshot | None = None
@@ -130,6 +133,9 @@ def reduce_arrays(
         if plan.full_run is not None or record is None:
             check_free(base, group, request.target, request.options.mode, known)
         check_planned_lengths(base, group, _all_targets(plan, group))
+    if not plan.is_unchanged:
+        _, ranges = source.ranges(request)
+        check_access(source.dataset.source, plan.outer_boxes(ranges), fetch=dry_run)
     if dry_run:
         return _result(plan, None)
     if plan.is_unchanged:
