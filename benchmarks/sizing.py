@@ -1,4 +1,4 @@
-"""Measures the memory and the requests of a task for three chunk shapes, without Spark.
+"""Measures the memory and the requests of a task for five chunk shapes, without Spark.
 
 ``python benchmarks/sizing.py`` prints the figures of the manual's page "Clusters". Each figure is
 the peak of a process that does nothing else, less what it has after its imports. The values are
@@ -13,7 +13,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-SHAPES = {"1 MB": (1, 512, 512), "4 MB": (4, 512, 512), "16 MB": (16, 512, 512)}
+SHAPES = {
+    "1 MB": (1, 512, 512),
+    "4 MB": (4, 512, 512),
+    "16 MB": (16, 512, 512),
+    "64 MB": (64, 512, 512),
+    "128 MB": (128, 512, 512),
+}
 CHUNKS = 2
 
 PROCESS = """
