@@ -239,7 +239,7 @@ def crashes_of(
     spec_version: int,
     most: int | None,
     bucket: dict[str, str] | None = None,
-    chunks: str = "wide",
+    chunks: str = "native",
 ) -> Row:
     """Kill a process at requests of a call; return what came of it.
 
