@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torture.crashes import crashes_of
 from torture.processes import elsewhere
-from torture.test_crashes import MOST, by_night, shown
+from torture.test_crashes import CHUNKS, MOST, by_night, shown
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,6 @@ def test_a_killed_append_leaves_all_or_nothing(tmp_path, forking, bucket):
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("name", "spec_version"), by_night())
 def test_by_night_each_request_of_each_call(tmp_path, forking, bucket, name, spec_version):
-    row = forking(crashes_of, tmp_path / "worlds", name, spec_version, MOST, bucket)
+    row = forking(crashes_of, tmp_path / "worlds", name, spec_version, MOST, bucket, CHUNKS)
     print(shown(row))
     assert not row.wrong, "\n".join(row.wrong)

@@ -205,8 +205,9 @@ WITH_CLIENTS = ("mirror", "virtualize")
 def warm(stage: Stage, name: str) -> None:
     """Make the call once on a local disk, so that what is forked has loaded what it takes."""
     if not name.startswith(WITH_CLIENTS):
-        shutil.copytree(stage.copy, stage.world.folder)
-        tried(name, replace(stage.world, url=stage.world.folder, options={}))
+        local = replace(stage, world=replace(stage.world, url=stage.world.folder, options={}))
+        replace(local, bucket=None).restore()
+        tried(name, local.world)
 
 
 def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) -> list[Any]:
@@ -239,7 +240,7 @@ def crashes_of(
     spec_version: int,
     most: int | None,
     bucket: dict[str, str] | None = None,
-    chunks: str = "wide",
+    chunks: str = "native",
 ) -> Row:
     """Kill a process at requests of a call; return what came of it.
 
@@ -256,7 +257,6 @@ def crashes_of(
         row.requests = len(requests)
         row.wrong += [f"not killed: {problem}" for problem in before.errors + before.said]
         row.wrong += [f"made twice: {problem}" for problem in once.errors + once.said]
-        shutil.rmtree(stage.world.folder)
         warm(stage, name)
         for number, place in points(requests, bucket is None, most):
             server(stage.restore)

@@ -227,8 +227,14 @@ class Stage:
 
     def restore(self) -> None:
         """Bring the world back; if it is in a bucket, a client of this process does so."""
-        shutil.rmtree(self.world.folder, ignore_errors=True)
-        shutil.copytree(self.copy, self.world.folder)
+        there, wanted = files_below(self.world.folder), files_below(self.copy)
+        for name in there.keys() - wanted.keys():
+            os.unlink(f"{self.world.folder}/{name}")
+        for name, one in wanted.items():
+            if there.get(name) != one:
+                path = f"{self.world.folder}/{name}"
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                shutil.copy2(f"{self.copy}/{name}", path)
         if self.bucket is None:
             return
         store, prefix = self._store()

@@ -2,10 +2,14 @@
 
 A process is killed before, within or after the n-th request to its storage. What is left is read,
 verified, changed by the same call again, and collected; all of it equals a run that was not killed.
+This is done once for all kills after the same writes that leave the same files, such as those at
+reads.
 
-``make nightly`` tries every request of every call; one of them, with its table::
+``make nightly`` tries every request of every call (ten minutes of one core); one of them, with its
+table, and with inline chunks instead of objects::
 
     CRASHED_CALLS="rechunk,merge" python -m pytest tests/torture/test_crashes.py -s -k night
+    CRASHED_CHUNKS=inline python -m pytest tests/torture/test_crashes.py -s -k night
 
 The requests to the table of a mirror have a test of their own: test_mirror_killed_requests.
 """
@@ -26,6 +30,7 @@ BY_DAY = (
 # Those of the night, and about how many requests of each: all, unless it is said.
 CHOSEN = os.environ.get("CRASHED_CALLS", ",".join(CALLS)).split(",")
 MOST = int(os.environ.get("CRASHES", "0")) or None
+CHUNKS = os.environ.get("CRASHED_CHUNKS", "wide")
 NEED_REFERENCE = ("virtualize", "mirror")
 
 
@@ -38,7 +43,7 @@ def forking():
 def shown(row):
     states = ", ".join(f"{count} {state}" for state, count in sorted(row.states.items()))
     name = f"{row.name}, v{row.spec_version}"
-    return f"| {name} | {row.requests} | {row.crashes} | {states} |"
+    return f"| {name} | {row.requests} | {row.crashes} | {row.followed} | {states} |"
 
 
 @pytest.mark.parametrize(("name", "spec_version"), BY_DAY)
@@ -63,6 +68,6 @@ def by_night():
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize(("name", "spec_version"), by_night())
 def test_by_night_each_request_of_each_call(tmp_path, forking, name, spec_version):
-    row = forking(crashes_of, tmp_path / "worlds", name, spec_version, MOST)
+    row = forking(crashes_of, tmp_path / "worlds", name, spec_version, MOST, None, CHUNKS)
     print(shown(row))
     assert not row.wrong, "\n".join(row.wrong)
