@@ -258,7 +258,9 @@ def expect(wanted: str, module: str, status: str, _: str) -> None:
 
 def pytest_of(tests: Iterable[object], plugin: Settings) -> int:
     """Run pytest in this process on tests, without what writes beside them."""
-    arguments = ["-n", "0", "-q", "-s", "-p", "no:cacheprovider", "--timeout=0", "--no-summary"]
+    arguments = ["-n", "0", "-q", "-s", "-p", "no:cacheprovider", "--no-summary"]
+    # Threads of other libraries may not survive a fork: a test that waits for one is left out.
+    arguments += ["--timeout=120", "--timeout-method=signal"]
     arguments += ["-m", "not nightly", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return pytest.main([*arguments, *map(str, tests)], plugins=[plugin])
 

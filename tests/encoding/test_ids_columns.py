@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.encoding.ids import IdSet, SortedIds, id_columns, rows_of_ids
+from icechunk_format.encoding.ids import IdSet, SnapshotId, SortedIds, id_columns, rows_of_ids
 
 # Few first halves, and zeros at the end, which NumPy hides in byte strings.
 RAW_IDS = st.lists(
@@ -26,3 +26,27 @@ def test_each_id_is_found_in_its_row(known, wanted):
     assert SortedIds(*id_columns(ids)).find(columns_of(wanted)).tolist() == rows
     assert IdSet(ids).contains(columns_of(wanted)).tolist() == [row >= 0 for row in rows]
     assert IdSet(ids).ids().tobytes() == b"".join(known)
+
+
+@given(st.lists(st.tuples(st.booleans(), RAW_IDS), max_size=6))
+def test_a_set_that_grows_is_a_set(steps):
+    found, expected = IdSet(), set()
+    for is_looked_at, raw in steps:
+        found.add(columns_of(raw))
+        expected |= set(raw)
+        assert found.approximate_size >= len(expected)
+        if is_looked_at:
+            assert len(found) == len(expected)
+            assert found.contains(columns_of(raw)).all()
+    assert found.ids().tobytes() == b"".join(sorted(expected))
+    assert len(found) == len(expected)
+    assert found.approximate_size == len(expected)
+    assert IdSet.of(SnapshotId(raw) for raw in expected).ids().tobytes() == found.ids().tobytes()
+    assert SnapshotId.rows([]).shape == (0, 12)
+
+
+def test_ids_that_share_half_are_sorted_by_the_rest():
+    raw = [bytes([first]) * 8 + bytes([0, 0, 0, last]) for first in (2, 1) for last in (3, 1, 2, 1)]
+    found = IdSet(columns_of(raw))
+    assert found.ids().tobytes() == b"".join(sorted(set(raw)))
+    assert len(found) == 6

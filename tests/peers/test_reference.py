@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers.peers.reference_suite import LEFT_OUT, NOT_APPLICABLE, RUN, S3_IN_FOLDER
+from helpers.peers.reference_suite import EXAMPLES, LEFT_OUT, NOT_APPLICABLE, RUN, S3_IN_FOLDER
 from helpers.peers.suites import checkout, run_suite
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ pytestmark = [pytest.mark.nightly]
 def test_a_file_of_the_reference(name: str, tmp_path: Path) -> None:
     root = checkout("ICECHUNK_CHECKOUT") / "icechunk-python"
     tests, in_folder = [f"tests/{name}"], name in S3_IN_FOLDER
-    found = run_suite(root, tests, NOT_APPLICABLE, tmp_path, s3_in_folder=in_folder)
+    examples = EXAMPLES.get(name)
+    found = run_suite(
+        root, tests, NOT_APPLICABLE, tmp_path, s3_in_folder=in_folder, examples=examples
+    )
     print(f"\n{name}: {found.summary()}")
     assert not found.failed, found.output
     assert found.counts["passed"], found.summary()

@@ -4,6 +4,7 @@ import icechunk
 import numpy as np
 import pytest
 import zarr
+from helpers.files.splitting_patterns import BROKEN, REFUSED, UNDERSTOOD
 from helpers.raised import raises
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,32 +28,6 @@ NAMES = (
     "\x1cq",
     "k.K",
 )
-REFUSED = (
-    r"\p{L}", r"\pL", r"\P{Greek}", r"[\p{L}]", "(?x) a b", "(?m)l$", "a*+", "a++", "a{2}+",
-    "(?u)a", "[a[bc]]", "[a-z&&[^b]]", "[a-z--b]", r"\<a", r"\b{start}a", "(?U)a+", "(?-u)a",
-    "[[:^alpha:]]", "a{,2}", "^*a", r"\b+a", "a(?i)b", "(?i)é", "[a-c-e]", "a{2000}", "a**",
-    "a{", "a{x}", "[[:foo:]]", "(?-i)a", "a{1}{2}", "a?*", r"a\z", "(?<n>a)b", "(?s).$", "}", "]",
-    "[]]", "[^]]b", "[[:alpha:]]", r"[a-\d]", r"\x41", r"\x{41}", r"\u0041", r"\t", r"\n", r"\ ",
-    r"[\b]", r"[\A]", "(?i:k)", "(?is)A", "(?ii)a", "[[:alpha:]", "(|a)+", "(a*)*", "(a){2}",
-    "[a||b]", "a*b*c*d*e*", r"\w{99}\W{99}\w{3}|x1", r"\w" * 201,
-)  # fmt: skip
-BROKEN = (
-    "(", ")", "(a", "a)", "(?:a", "*a", "a|*", "(*)", "(?:+a)", "{", "a|{2}", "(?i)*", "(?i)(",
-    "[a", "[[:", "[a-", "a[", "[z-a]", "a{3,2}", "(?P<n>a)(?P<n>b)", "\\", "[\\", "[a-\\",
-    "a\\", "[]", "[^]", "(?", "(?P", "(?P<", "(?P<>a)", "(?P<1>a)", "(?P'n'a)", "(?)", "(?i",
-    "(?<n", "(?P<n>a)(?P=n)", r"(a)\1", r"\0", r"\8", "(?=a)", "(?!a)", "(?<=a)b", "(?<!a)b",
-    "(?>a)", "(?#x)a", "(?|a)", r"a\Z", r"\e", r"\h", r"\R", r"\K", r"\Q", r"\é", r"\G|a",
-    r"a|b\Xc", "a(", "temp|(",
-)  # fmt: skip
-UNDERSTOOD = (
-    "", "a", "^a$", "a$", "l$", r"\Aa", "(?P<n>a)b", "a|b", "|", "(a|)b", "()", "a.b", ".$",
-    "a{2}", "a{2,}", "a{0,1}b", "[a-]", "[-a]b", "[^-a]", "a+?", "a??b", "a*?b", "a{1,2}?", r"\d",
-    r"\D", r"^\w+$", r"\W", r"\s", r"^\S+$", r"\bb", r"\Bb", r"[\d_]", r"[\w]", r"[\s]", r"[\S]",
-    r"^[^\W\d]+$", r"\-", r"\.", r"\/", r"[\]]", r"[\^a]", r"[a\-z]", "(?i)TEMP", "(?i)[a-z]",
-    "(?i)k", "(?i)", "^(?:temp|a)$", "^(?:a)?b", "(a)??b", "^te.p", "é", "[é]", "[à-ü]", ".", "^.$",
-    "\\\\", r"\\w", "a#b", "a&b", "a~b", "a b", "$a", "a^", "$", "^", "^^a", "a$$", "x{0}",
-    r"\w{99}\W{99}|x1", "a{99}|b", "[a-zA-Z_]{1,64}$",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

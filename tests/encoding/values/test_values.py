@@ -14,8 +14,16 @@ from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.encoding.values.flexbuffers import decode_flexbuffer, encode_flexbuffer
-from icechunk_format.encoding.values.metadata_items import decode_msgpack, encode_msgpack
+from icechunk_format.encoding.values.flexbuffers import (
+    MAX_DEPTH,
+    decode_flexbuffer,
+    encode_flexbuffer,
+)
+from icechunk_format.encoding.values.metadata_items import (
+    RESERVED_METADATA,
+    decode_msgpack,
+    encode_msgpack,
+)
 from icechunk_format.errors import FormatError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -266,3 +274,34 @@ def test_nesting_beyond_the_limit_is_refused_both_ways() -> None:
 def test_msgpack_that_is_not_json_is_a_format_error(raw: bytes) -> None:
     with raises(FormatError, object_key="snapshots/X"):
         decode_msgpack(raw, object_key="snapshots/X", field="metadata.k")
+
+
+def test_nesting_has_a_limit_in_both_encodings() -> None:
+    def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
+        value: Any = 1
+        for _ in range(depth):
+            value = wrap(value)
+        return value
+
+    for wrap in (lambda inner: [inner], lambda inner: {"k": inner}):
+        deepest = nested(MAX_DEPTH, wrap)
+        assert decode_msgpack(encode_msgpack(deepest)) == deepest
+        assert decode_flexbuffer(encode_flexbuffer(deepest)) == deepest
+        too_deep = msgpack.packb(nested(MAX_DEPTH + 1, wrap))
+        with raises(
+            FormatError, match=f"deeper than {MAX_DEPTH}", file_type="object", field="value"
+        ):
+            decode_msgpack(too_deep)
+        with raises(InvalidInputError):
+            encode_msgpack(nested(MAX_DEPTH + 1, wrap))
+
+
+def test_bytes_are_no_texts_in_messagepack() -> None:
+    for data in (msgpack.packb(b"raw", use_bin_type=True), b"\xc4\x00", b"\xd4\x01a"):
+        with raises(FormatError, field="f", object_key="k", file_type="t"):
+            decode_msgpack(data, object_key="k", field="f", file_type="t")
+    assert encode_msgpack("x" * 40) == b"\xd9\x28" + b"x" * 40
+
+
+def test_the_reserved_name() -> None:
+    assert RESERVED_METADATA == "__icechunk"

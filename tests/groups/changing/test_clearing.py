@@ -38,6 +38,12 @@ def test_chunks_before_are_those_of_the_old_array(old_shape, chunks):
     assert joined_coords([found], 2).tolist() == chunks
 
 
+def test_an_array_that_ends_in_a_chunk_where_the_box_begins_had_none():
+    grid = ChunkGrid.regular((8, 4), (3, 2))
+    for old_shape in ((4, 4), (4, 0), (8, 1)):
+        assert chunks_before(grid, (4, 1), (8, 4), old_shape).shape == (0, 2)
+
+
 def test_an_array_without_axes_has_one_chunk():
     grid = ChunkGrid.regular((), ())
     assert chunks_before(grid, (), (), None).shape == (0, 0)

@@ -1,6 +1,7 @@
 """Blocks of stored values become arrays in one commit, or the branch stays as it was."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from icechunk_format.groups.changing import (
     ArraysCommit,
     ArrayTarget,
     TaskFiles,
+    check_planned_lengths,
     commit_arrays,
     open_destination,
+    with_own_attributes,
 )
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
+from icechunk_format.zarr.zarr_json import parse_group_metadata
 
 VALUES = np.arange(70, dtype="f4").reshape(7, 10)
 
@@ -175,3 +179,104 @@ def test_existing_arrays_grow_keep_other_chunks_and_lose_cleared_ones(place):
     expected[:3, :5] = 0
     np.testing.assert_array_equal(read(place), expected)
     assert commit_arrays(change(place, [grown]), []).is_skipped
+
+
+def test_files_of_tasks_and_of_the_commit_are_counted(place):
+    made, receipts = write(place, target())
+    result = commit_arrays(made, receipts)
+    assert result.message == "Make arrays"
+    assert result.branch == "main"
+    manifests = [
+        one for receipt in receipts for found in receipt.manifests.values() for one in found
+    ]
+    counts, sizes = result.commit.files_written, result.commit.bytes_written
+    assert counts["manifests"] == len(manifests) == 3
+    assert sizes["manifests"] == sum(one.size_bytes for one in manifests)
+    assert counts["chunks"] == sum(receipt.files for receipt in receipts)
+    assert sizes["chunks"] == sum(receipt.nbytes for receipt in receipts)
+    assert counts["snapshots"] == 1
+    named = WriteOptions(message="Mine")
+    assert commit_arrays(*write(place, target(), options=named)).message == "Mine"
+
+
+def test_a_check_sees_the_base_and_then_the_newest_snapshot(place):
+    first = commit_arrays(*write(place, target()))
+    made, receipts = write(place, target("/v"))
+    seen = []
+    made = replace(made, check=lambda session, tip: seen.append((session.has_changes, tip.id)))
+    rival = commit_arrays(*write(place, target("/u")))
+    result = commit_arrays(made, receipts)
+    assert result.commit.rebased == 1
+    assert seen == [(True, first.snapshot_id), (True, rival.snapshot_id)]
+    refused = change(place, [target("/w")], check=lambda session, tip: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        commit_arrays(refused, [])
+    nothing = change(place, [], check=lambda session, tip: 1 / 0)
+    assert commit_arrays(nothing, []).is_skipped
+
+
+def test_arrays_that_are_gone_need_not_be_deleted(place):
+    commit_arrays(*write(place, target()))
+    commit_arrays(change(place, [target("/v")], deleted=["/t", "/nothing"]), [])
+    repository = Repository.open(place)
+    found = repository.snapshot(repository.resolve())
+    assert {node.path for node in found.nodes} == {"/", "/v"}
+
+
+def test_attributes_of_groups_are_replaced_or_kept(place):
+    commit_arrays(change(place, [target("/g/t")], groups={"/g": {"title": "one"}}), [])
+
+    def attributes(groups):
+        result = commit_arrays(change(place, [], groups=groups), [])
+        repository = Repository.open(place)
+        tip = repository.snapshot(repository.resolve())
+        return result.is_skipped, parse_group_metadata(
+            tip.node("/g").user_data, node_path="/g"
+        ).attributes
+
+    assert attributes({"/g": None}) == (True, {"title": "one"})
+    assert attributes({"/g": {"title": "one"}}) == (True, {"title": "one"})
+    assert attributes({"/g": {"units": "K"}}) == (False, {"units": "K"})
+    assert attributes({"/g": {}}) == (False, {})
+    assert attributes({"/g/below/deep": {"a": 1}, "/g": None}) == (False, {})
+    repository = Repository.open(place)
+    tip = repository.snapshot(repository.resolve())
+    assert parse_group_metadata(
+        tip.node("/g/below/deep").user_data, node_path="/g/below/deep"
+    ).attributes == {"a": 1}
+    assert (
+        parse_group_metadata(tip.node("/g/below").user_data, node_path="/g/below").attributes == {}
+    )
+
+
+def test_a_group_keeps_its_own_attributes_unless_all_its_arrays_are_replaced(place):
+    given = {"title": "new", "more": 1}
+    assert with_own_attributes(None, "/g", given, ["/g/t"]) == given
+    arrays = [target("/g/t"), target("/g/u")]
+    groups = {"/g": {"title": "own", "kept": True}, "/empty": {"title": "own"}}
+    commit_arrays(change(place, arrays, groups=groups), [])
+    repository = Repository.open(place)
+    base = repository.snapshot(repository.resolve())
+    for group in ("/nothing", "/g/t"):
+        assert with_own_attributes(base, group, given, []) == given
+    own = {"title": "own", "kept": True, "more": 1}
+    assert with_own_attributes(base, "/g", given, ["/g/t"]) == own
+    assert with_own_attributes(base, "/g", given, ["/g/t", "/g/u", "/g/v"]) == {
+        **own,
+        "title": "new",
+    }
+    assert with_own_attributes(base, "/empty", given, ["/empty/t"]) == {"title": "own", "more": 1}
+
+
+def test_lengths_that_a_commit_would_make_are_checked_before_its_tasks(place):
+    commit_arrays(change(place, [target("/g/t"), target("/g/u")]), [])
+    repository = Repository.open(place)
+    base = repository.snapshot(repository.resolve())
+    longer = target("/g/v", shape=(9, 10))
+    for known in (None, base):
+        check_planned_lengths(known, "/g", [target("/g/v")], [])
+    check_planned_lengths(base, "/g", [longer], ["/g/t", "/g/u", "/g/nothing"])
+    with raises(InvalidInputError, match="y is 9 in /g/v and 7 in /g/"):
+        check_planned_lengths(base, "/g", [longer], ["/g/t"])
+    with raises(InvalidInputError, match="y is 9 in /g/v and 7 in /g/t"):
+        check_planned_lengths(None, "/g", [target("/g/t"), longer], [])

@@ -25,6 +25,7 @@ RUN = (
     "test_shift.py",
     "test_spec_versions.py",
     "test_store.py",
+    "test_store_properties.py",
     "test_timetravel.py",
     "test_virtual_ref.py",
     "test_xarray.py",
@@ -39,9 +40,11 @@ RUN = (
 S3_IN_FOLDER = ("test_gc.py",)
 """Files whose tests compare times below a second, which our S3 server does not count."""
 
+EXAMPLES = {"test_store_properties.py": 3}
+"""Examples of property tests by file, where a file would take many minutes with more."""
+
 _FORKS = "forks of sessions: our executors return receipts of manifests"
 _OWN_FORM = "it is about the form of the reference's own objects, texts or logs"
-_SLOW = "not run to its end so far: its examples take minutes with our configurations"
 LEFT_OUT = {
     "test_credentials.py": "classes of credentials, which are options for us",
     "test_dask.py": _FORKS,
@@ -59,8 +62,10 @@ LEFT_OUT = {
     "test_request_headers.py": "headers of requests, for which we have no option",
     "test_stateful_compat.py": "two of its wheels at once",
     "test_stateful_parallel_sessions.py": _FORKS,
-    "test_stateful_repo_ops.py": _SLOW,
-    "test_store_properties.py": _SLOW,
+    "test_stateful_repo_ops.py": (
+        "it keeps arrays below an array at the root, or below no root: our sessions refuse the one "
+        "and make the group for the other"
+    ),
     "test_stats.py": "totals of chunks; ours are rows of metadata tables",
 }
 

@@ -52,6 +52,7 @@ def run_suite(
     *,
     seconds: int = 3000,
     s3_in_folder: bool = False,
+    examples: int | None = None,
 ) -> Outcome:
     """Run test files of a checkout in a process whose ``import icechunk`` is ours.
 
@@ -69,7 +70,7 @@ def run_suite(
         "PYTHONPATH": os.pathsep.join([str(root), str(_TESTS)]),
         "PEERS_LISTS": str(lists),
         "PEERS_REPORT": str(report),
-        "PEERS_EXAMPLES": str(by_day(20)),
+        "PEERS_EXAMPLES": str(examples or by_day(20)),
         "ICECHUNK_LOG": "error",
     }
     if s3_in_folder:

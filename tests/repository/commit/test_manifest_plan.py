@@ -191,6 +191,49 @@ def test_an_append_in_several_directions_leaves_the_base_alone():
     assert len(plan.groups) == 4
 
 
+def test_references_are_grouped_by_the_side_of_the_base_and_by_cell():
+    base = ManifestRefs(
+        ids=np.zeros((2, 12), dtype=np.uint8),
+        extents=np.array([[[2, 4], [2, 4]], [[6, 8], [2, 4]]], dtype=np.uint32),
+    )
+    sides = {
+        "between": [(4, 2), (5, 3)],
+        "before": [(0, 2), (1, 9)],
+        "behind": [(8, 0), (9, 3)],
+        "below": [(4, 0), (5, 1)],
+        "above": [(4, 4), (5, 9)],
+        "another cell": [(12, 2)],
+    }
+    every = sorted(point for points in sides.values() for point in points)
+    changes = ChunkChanges(2)
+    changes.set_refs(inline_refs(every, [b"x"] * len(every)))
+    planner = ManifestPlanner(base, changes, cells=(10, 10), counts=np.array([4, 4]))
+    assert planner.owner.tolist() == [-1] * len(every)
+    groups = [[every[row] for row in rows.tolist()] for rows in planner._fresh_groups()]
+    assert sorted(groups) == sorted(sides.values())
+
+
+def test_only_free_manifests_of_the_base_are_joined():
+    """Sixteen small ones beside another that is rebuilt, and receipts that are not of the base."""
+    manifests = grid_manifests([(i, i + 1) for i in range(17)])
+    changes = append_at(200)
+    changes.delete(np.array([[3]], dtype=np.uint32))
+    receipts = [(i, i + 1) for i in range(100, 120)]
+    changes.add_receipts(
+        [
+            ManifestReceipt.of(ManifestId(bytes([i]) * 12), 1, np.array([[i]], dtype=np.uint32))
+            for i, _ in receipts
+        ]
+    )
+    counts = np.ones(17, dtype=np.int64)
+    plan = ManifestPlanner(manifests, changes, cells=(1000,), counts=counts).plan()
+    joined = [group.base_rows.tolist() for group in plan.groups if len(group.base_rows) > 1]
+    assert all(3 not in rows for rows in joined)
+    assert all(not len(group.receipt_rows) for group in plan.groups)
+    assert plan.taken_rows.tolist() == list(range(20))
+    assert sum([3 in group.base_rows.tolist() for group in plan.groups]) == 1
+
+
 # -- files of bounded size ---------------------------------------------------------------------
 
 
