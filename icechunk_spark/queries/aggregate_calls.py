@@ -30,7 +30,7 @@ from icechunk_spark.queries.operands import (
     Token,
     bare,
     closing,
-    is_string,
+    is_token,
     operand,
     quoted,
     split,
@@ -144,13 +144,13 @@ class AggregateCalls:
         found, position = [], 0
         while position < len(tokens):
             name = _SAME.get(tokens[position][1].lower(), tokens[position][1].lower())
-            is_call = tokens[position][0] == "word" and is_string(tokens, position + 1, "(")
+            is_call = tokens[position][0] == "word" and is_token(tokens, position + 1, "(")
             if not (is_call and name in _AGGREGATES):
                 found.append((position, position + 1))
                 position += 1
                 continue
             start, position = position, closing(tokens, position + 1) + 1
-            if is_string(tokens, position, "filter"):
+            if is_token(tokens, position, "filter"):
                 position = closing(tokens, position + 1) + 1
             found.append((start, position))
         parts: list[str] = []
@@ -181,10 +181,10 @@ class AggregateCalls:
         names: list[str] = []
         parts: list[str] = []
         for position, (kind, string) in enumerate(tokens):
-            is_called = is_string(tokens, position + 1, "(")
+            is_called = is_token(tokens, position + 1, "(")
             if kind == "quoted":
                 name = unquoted(string)
-                if name not in self._types or is_called or is_string(tokens, position + 1, "."):
+                if name not in self._types or is_called or is_token(tokens, position + 1, "."):
                     raise NotRewritten(f"{string} is not a column of the table")
                 names.append(name)
             elif kind == "word":
@@ -320,20 +320,16 @@ def _has_order(kind: pa.DataType) -> bool:
 def _counted_condition(call: _Call) -> list[Token] | None:
     """Return the condition that a call counts, as Catalyst writes ``count_if`` and its like."""
     tokens = bare(call.arguments)
-    strings = [string.lower() for _, string in tokens]
-    if (
-        call.name == "count"
-        and strings[:2] == ["if", "("]
-        and closing(tokens, 1) == len(tokens) - 1
-    ):
+    words = [word.lower() for _, word in tokens]
+    if call.name == "count" and words[:2] == ["if", "("] and closing(tokens, 1) == len(tokens) - 1:
         parts = split(tokens[2:-1])
         null = ["cast", "(", "null", "as", "boolean", ")"]
         if len(parts) == 3 and [string.lower() for _, string in parts[1]] in (null, ["null"]):
             test = bare(parts[0])
             if test[0][1].lower() == "not" and bare(test[1:]) == bare(parts[2]):
                 return parts[2]
-    is_one = strings[-5:] == ["then", "1", "else", "0", "end"] and strings.count("when") == 1
-    if call.name == "sum" and strings[:2] == ["case", "when"] and is_one:
+    is_one = words[-5:] == ["then", "1", "else", "0", "end"] and words.count("when") == 1
+    if call.name == "sum" and words[:2] == ["case", "when"] and is_one:
         return list(tokens[2:-5])
     return None
 
@@ -342,11 +338,11 @@ def _call(tokens: Sequence[Token]) -> _Call:
     name = tokens[0][1].lower()
     end = closing(tokens, 1)
     arguments = list(tokens[2:end])
-    is_distinct = is_string(arguments, 0, "distinct")
+    is_distinct = is_token(arguments, 0, "distinct")
     condition: list[Token] = []
     if end + 1 < len(tokens):
         # ``FILTER (WHERE ...)``.
-        if not is_string(tokens, end + 3, "where"):
+        if not is_token(tokens, end + 3, "where"):
             raise NotRewritten("a filter without a condition")
         condition = list(tokens[end + 4 : -1])
     return _Call(

@@ -157,12 +157,12 @@ def tokens_of(sql: str) -> list[Token]:
     ]
     if any(string in ("\0", '"', "'", "`") for kind, string in found if kind == "other"):
         raise NotRewritten("an expression of unknown syntax")
-    if len(found) > 2 and is_string(found, len(found) - 2, "as"):
+    if len(found) > 2 and is_token(found, len(found) - 2, "as"):
         return found[:-2]
     return found
 
 
-def is_string(tokens: Sequence[Token], position: int, string: str) -> bool:
+def is_token(tokens: Sequence[Token], position: int, string: str) -> bool:
     """Return True if a token is a word or sign, without case."""
     if not 0 <= position < len(tokens):
         return False

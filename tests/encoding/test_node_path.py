@@ -10,6 +10,7 @@ from icechunk_format.encoding.node_path import (
     ROOT,
     NodePath,
     component_order,
+    group_path,
     is_below,
     join,
     name,
@@ -34,6 +35,16 @@ def test_a_child_knows_its_parent_and_name(path: NodePath, segment: str) -> None
     assert is_below(child, ROOT)
     assert not is_below(path, child)
     assert not is_below(path, path)
+
+
+@pytest.mark.parametrize("given", ["a/b", "/a/b", "a/b/", "//a/b//"])
+def test_the_path_of_a_group_has_slashes_as_in_the_format(given: str) -> None:
+    assert group_path(given) == "/a/b"
+
+
+@pytest.mark.parametrize("given", [None, "", "/"])
+def test_a_group_without_a_name_is_the_root(given: str | None) -> None:
+    assert group_path(given) == ROOT
 
 
 def test_the_root_has_neither_parent_nor_name() -> None:

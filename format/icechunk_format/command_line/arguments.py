@@ -125,16 +125,14 @@ def declared_parameters(
             continue
         about = option.write_help if takes in WRITING and option.write_help else option.help
         default = f"; default: {option.shown_default}" if option.shown_default else ""
-        string = f"{about.partition('. ')[0].removesuffix('.')} ({option.shown_type}{default})."
+        shown = f"{about.partition('. ')[0].removesuffix('.')} ({option.shown_type}{default})."
+        shown = shown.replace("`", "'")
         flag = f"--{name.replace('_', '-')}"
         short = [_SHORT[name]] if name in _SHORT else []
-        option_help = string.replace("`", "'")
         annotation: Any = (
-            Annotated[bool | None, typer.Option(f"{flag}/--no{flag[1:]}", help=option_help)]
+            Annotated[bool | None, typer.Option(f"{flag}/--no{flag[1:]}", help=shown)]
             if option.parse is parse_boolean
-            else Annotated[
-                str | None, typer.Option(flag, *short, metavar="VALUE", help=option_help)
-            ]
+            else Annotated[str | None, typer.Option(flag, *short, metavar="VALUE", help=shown)]
         )
         found.append(inspect.Parameter(name, kind, annotation=annotation, default=None))
     return found

@@ -38,6 +38,11 @@ def parse_node_path(string: str) -> NodePath:
     return NodePath(string)
 
 
+def group_path(name: str | None) -> NodePath:
+    """Return the path of a group named with or without slashes at its ends; None is the root."""
+    return parse_node_path("/" + (name or "").strip("/"))
+
+
 def stored_node_path(string: str) -> NodePath:
     """Return an absolute path of a file, canonical or not, or raise InvalidInputError."""
     if not string.startswith("/"):

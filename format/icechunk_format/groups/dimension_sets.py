@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from icechunk_format.encoding.node_path import ROOT, NodePath, parent, parse_node_path
+from icechunk_format.encoding.node_path import ROOT, NodePath, group_path, parent
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.groups.variable import Dimension, Variable, coordinate_names
@@ -49,7 +49,7 @@ def find_group(snapshot: Snapshot, group: str | None, *, label: str) -> NodePath
             f"one with the option group, for instance group={with_arrays[0]}",
             groups=tuple(with_arrays),
         )
-    path = parse_node_path("/" + group.strip("/"))
+    path = group_path(group)
     node = snapshot.node(path)
     if node is not None and node.array is None:
         return path

@@ -58,9 +58,8 @@ class ReadPlan:
                 whole = last is None or (first == 0 and last == len(response))
                 result.append(response if whole else response[first:last])
             else:
-                result.append(
-                    b"".join(responses[index][first:last] for index, first, last in pieces)
-                )
+                parts = (responses[index][first:last] for index, first, last in pieces)
+                result.append(b"".join(parts))
         return result
 
 

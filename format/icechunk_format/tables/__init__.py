@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from icechunk_format.tables.reading.plan import chunk_extents
     from icechunk_format.tables.requested import (
         dataset_at,
+        open_requested,
         planning,
         requested_dataset,
         requested_scan,
@@ -66,6 +67,7 @@ __all__ = [
     "named_snapshot",
     "names_of",
     "open_dataset",
+    "open_requested",
     "operation_rows",
     "plan_inspection",
     "planning",
@@ -101,6 +103,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".reading.plan": ["chunk_extents"],
         ".requested": [
             "dataset_at",
+            "open_requested",
             "planning",
             "requested_dataset",
             "requested_scan",

@@ -52,7 +52,15 @@ def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Datase
     NotFoundError
         The repository, the branch, tag or snapshot, or the group does not exist.
     """
-    return dataset_at(options, *open_snapshot(options, pinned))
+    return open_requested(options, pinned)[1]
+
+
+def open_requested(
+    options: ReadRequest, pinned: str | None = None
+) -> tuple[RepositoryReader, Dataset]:
+    """Open the repository, and the group in it that the options specify."""
+    repository, snapshot_id = open_snapshot(options, pinned)
+    return repository, dataset_at(options, repository, snapshot_id)
 
 
 def dataset_at(

@@ -179,9 +179,8 @@ def _write_group(
     for name in ("inline", "location", "compressed_location", "checksum_etag"):
         if strings is not None and name in fields:
             is_etag = name == "checksum_etag"
-            starts, lengths = (
-                strings.etag_ranges() if is_etag else (strings.starts, strings.lengths)
-            )
+            plain = strings.starts, strings.lengths
+            starts, lengths = strings.etag_ranges() if is_etag else plain
             at = made.byte_vectors(strings.buffer, starts[rows], lengths[rows].astype(np.int64))
             records.point(name, at)
 
@@ -193,9 +192,8 @@ def _with_compression(
     num_virtual = sum(int((refs.kind == KIND_VIRTUAL).sum()) for refs in all_refs)
     if policy is None or num_virtual < policy.min_num_chunks:
         return None, [refs.with_plain_locations() for refs in all_refs]
-    dictionaries = {refs.strings.dictionary for refs in all_refs if refs.strings is not None} - {
-        None
-    }
+    strings = [refs.strings for refs in all_refs if refs.strings is not None]
+    dictionaries = {own.dictionary for own in strings} - {None}
     if len(dictionaries) == 1:
         (dictionary,) = dictionaries
     else:

@@ -164,9 +164,7 @@ class SnapshotList(SnapshotLines):
             id=ids,
             parent_id=parent_ids,
             flushed_at=held.flushed_at[rows].tolist(),
-            message=[
-                str(part, "utf-8") for part in _cut(held.strings, held.messages[rows], strings)
-            ],
+            message=[str(m, "utf-8") for m in _cut(held.strings, held.messages[rows], strings)],
             metadata_items=self._metadata(rows),
             pruned_ancestor_tx_logs=[
                 () if pruned == NONE else _logs_at(held.strings, pruned)

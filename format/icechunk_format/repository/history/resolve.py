@@ -178,13 +178,9 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
             match = _AGE.fullmatch(stripped.lower())
             if match is not None:
                 return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
-            timestamp = datetime.fromisoformat(stripped)
+            parsed = datetime.fromisoformat(stripped)
             # Also raises for timestamps that UTC cannot represent.
-            return (
-                timestamp.replace(tzinfo=UTC)
-                if timestamp.tzinfo is None
-                else timestamp.astimezone(UTC)
-            )
+            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
     raise InvalidInputError(

@@ -125,12 +125,8 @@ class FsspecStorage(RemoteStorage):
                 on_error="return",
             ),
         )
-        return plan.assemble(
-            [
-                self._response(read, response)
-                for read, response in zip(plan.reads, responses, strict=True)
-            ]
-        )
+        pairs = zip(plan.reads, responses, strict=True)
+        return plan.assemble([self._response(*pair) for pair in pairs])
 
     def _response(self, read: ReadRequest, response: Any) -> bytes:
         """Return the bytes of one response of a batch; retry a failed read separately."""

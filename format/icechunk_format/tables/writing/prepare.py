@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, parse_node_path
+from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, group_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError
 from icechunk_format.groups import Variable, arrays_in
@@ -223,7 +223,7 @@ def _group(
     snapshot: Snapshot | None, options: WriteOptions, location: Location, columns: Iterable[str]
 ) -> NodePath:
     if snapshot is None:
-        return parse_node_path("/" + (options.group or "").strip("/"))
+        return group_path(options.group)
     if options.group is None:
         found = find_group(snapshot, None, label=str(location))
         held = arrays_in(snapshot, found).values()
@@ -231,7 +231,7 @@ def _group(
         # Do not choose the only group with arrays if it is that of another table.
         is_other_table = options.layout == "cells" and names.isdisjoint(columns)
         return ROOT if is_other_table else found
-    path = parse_node_path("/" + options.group.strip("/"))
+    path = group_path(options.group)
     for above in (path, *ancestors(path)):
         if array_at(snapshot, above) is not None:
             raise InvalidInputError(

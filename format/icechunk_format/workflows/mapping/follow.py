@@ -23,19 +23,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.groups import Variable, runs_of
 from icechunk_format.groups.changing import ArrayTarget, path_in
 from icechunk_format.options.location import location_of
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.tables import Dataset, open_dataset
-from icechunk_format.workflows.changes import steps_to, touched_nodes
+from icechunk_format.tables import Dataset
+from icechunk_format.workflows.changes import changes_since_run
 from icechunk_format.workflows.changes.axis_changes import slabs
-from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
 from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.others import OpenedOther, OtherSource, moved_elements
 from icechunk_format.workflows.mapping.outputs import OutputArray, shortened
@@ -111,30 +108,16 @@ def _changes_of(
     """Return the changes of a source since a snapshot, or a reason to compute all blocks."""
     if str(new.snapshot_id) == snapshot_id:
         return _Changes([], None)
-    names = list(names)
-    try:
-        old_id = SnapshotId.parse(snapshot_id)
-        # Raises if the snapshot has expired.
-        repository.resolve(snapshot=old_id)
-        old = open_dataset(repository, old_id, group)
-        info = repository.snapshot_info(new.snapshot_id)
-        steps = steps_to(repository, info, old_id, any_history=True)
-        nodes = {new.variables[name].node.id for name in names}
-        logs = [log for step in steps for log in step.logs]
-        touched = touched_nodes(repository, logs, nodes)
-    except (NotFoundError, InvalidInputError) as error:
-        return f"the changes since snapshot {snapshot_id} are unknown: {error.message}"
-    found = []
-    for name in names:
-        now, before = new.variables[name], old.variables.get(name)
-        reason = why_another_array(now, before) or _why_in_another_way(now, before)
-        if reason is not None:
-            return reason
-        boxes = changed_boxes(now, before, touched)
+    found = changes_since_run(repository, snapshot_id, group, new, list(names))
+    if isinstance(found, str):
+        return found
+    changed = []
+    for name, boxes in found.boxes.items():
+        now = new.variables[name]
         if len(boxes) and _is_compared(now, set(dims)):
-            boxes = _different(new, old, name)
-        found += [(now.dims, box) for box in boxes]
-    return _Changes(found, old)
+            boxes = _different(new, found.old, name)
+        changed += [(now.dims, box) for box in boxes]
+    return _Changes(changed, found.old)
 
 
 def existing_arrays(
@@ -200,18 +183,6 @@ def settings_of(grid: BlockGrid, **given: Any) -> dict[str, Any]:
     }
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return plain
-
-
-def _why_in_another_way(now: Variable, before: Variable | None) -> str | None:
-    """Return a reason why all values of an array may have changed, or None."""
-    assert before is not None
-    # As strings, since NaN differs from itself.
-    mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
-    if mine != former:
-        return f"the attributes of {now.path} changed"
-    if any(size < was for size, was in zip(now.shape, before.shape, strict=True)):
-        return f"{now.path} became shorter"
-    return None
 
 
 def _is_compared(variable: Variable, dims: set[str]) -> bool:

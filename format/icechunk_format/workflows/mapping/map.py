@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from icechunk_format.display import shown_by
-from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.node_path import NodePath, group_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import (
@@ -26,9 +26,9 @@ from icechunk_format.names import check_names
 from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository import Repository
+from icechunk_format.repository import Repository, RepositoryReader
 from icechunk_format.storage.location import Location
-from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.tables import Dataset, open_requested
 from icechunk_format.workflows.dry_run import PlannedGroup, check_access
 from icechunk_format.workflows.mapping.agreement import (
     Disagreement,
@@ -96,8 +96,7 @@ class BlocksRequest:
         UnauthorizedVirtualChunkError
             A virtual chunk of the first source is outside of every authorized prefix.
         """
-        repository = Repository.open(location_of(self.read))
-        dataset = dataset_at(self.read, repository, requested_snapshot(self.read, repository))
+        repository, dataset = open_requested(self.read)
         grid = cut_into_blocks(
             dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic
         )
@@ -111,7 +110,7 @@ class BlocksRequest:
 class OpenedBlocks(NamedTuple):
     """The repository, the group and its blocks, and the further sources."""
 
-    repository: Repository
+    repository: RepositoryReader
     dataset: Dataset
     grid: BlockGrid
     others: list[OpenedOther]
@@ -219,7 +218,7 @@ def map_over_blocks(request: MapRequest, function: BlockFunction, run: Run) -> M
             f"{source.read.path} has no elements to map over: a dimension has length 0",
             sizes=dict(grid.sizes),
         )
-    group = parse_node_path(f"/{(options.group or '').strip('/')}")
+    group = group_path(options.group)
     record = FollowRecord(
         repository=str(location_of(source.read)),
         group=dataset.path,

@@ -42,7 +42,7 @@ class FollowRecord:
     settings
         All other settings that affect the results.
     arrays
-        ``node`` (the id), and ``factors``, ``once`` and ``passed`` of `Placed`, by name of the
+        ``node`` (the id), and ``factors``, ``once`` and ``passed`` of `OutputArray`, by name of the
         array. Records of earlier releases lack ``passed``.
     failed
         Indices of skipped blocks; None if there are too many.

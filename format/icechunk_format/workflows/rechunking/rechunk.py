@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from icechunk_format.display import shown_by
-from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.node_path import NodePath, group_path
 from icechunk_format.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -191,7 +191,7 @@ def _rechunk_once(
         snapshot_id = requested_snapshot(read, repository)
     dataset = dataset_at(read, repository, snapshot_id)
     wanted = request.options.group
-    group = parse_node_path(dataset.path if wanted is None else f"/{wanted.strip('/')}")
+    group = group_path(dataset.path if wanted is None else wanted)
     replaces = in_place and str(group) == dataset.path
     chosen = _chosen(dataset, request, replaces=replaces)
     ranges = _ranges(dataset, chosen, request, replaces=replaces)

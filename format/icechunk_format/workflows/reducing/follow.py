@@ -23,7 +23,6 @@ Rules of this file
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,18 +30,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.cover import Boxes
 from icechunk_format.groups import Variable
 from icechunk_format.groups.changing import path_in
-from icechunk_format.repository import Repository
-from icechunk_format.tables import Dataset, open_dataset
-from icechunk_format.workflows.changes import steps_to, touched_nodes
-from icechunk_format.workflows.changes.changed_boxes import changed_boxes, why_another_array
-from icechunk_format.workflows.changes.steps import TouchedNodes
+from icechunk_format.repository import RepositoryReader
+from icechunk_format.tables import Dataset
+from icechunk_format.workflows.changes import changes_since_run
 from icechunk_format.workflows.mapping.record import FollowRecord
 from icechunk_format.workflows.rechunking.beside import is_append
 from icechunk_format.zarr.fill_values import differs
@@ -83,7 +78,7 @@ def part_name(variable: str, part: str) -> str:
 
 
 def changed_since(
-    repository: Repository,
+    repository: RepositoryReader,
     record: FollowRecord,
     new: Dataset,
     names: Sequence[str],
@@ -96,28 +91,13 @@ def changed_since(
     names, others
         Names of the reduced arrays, and of labels and weights.
     """
-    try:
-        old_id = SnapshotId.parse(record.snapshot_id)
-        # Raises if the snapshot has expired.
-        repository.resolve(snapshot=old_id)
-        old = open_dataset(repository, old_id, record.group)
-        info = repository.snapshot_info(new.snapshot_id)
-        steps = steps_to(repository, info, old_id, any_history=True)
-        nodes = {new.variables[name].node.id for name in (*names, *others)}
-        touched = touched_nodes(repository, [log for step in steps for log in step.logs], nodes)
-    except (NotFoundError, InvalidInputError) as error:
-        return f"the changes since snapshot {record.snapshot_id} are unknown: {error.message}"
-    boxes = {}
-    for name in (*names, *others):
-        now, before = new.variables[name], old.variables.get(name)
-        reason = _why_otherwise(now, before)
-        if reason is not None:
-            return reason
-        assert before is not None
-        if name in names:
-            boxes[name] = changed_boxes(now, before, touched)
-        elif not _keeps_values(old, new, name, touched):
-            return f"{now.path} changed"
+    found = changes_since_run(repository, record.snapshot_id, record.group, new, [*names, *others])
+    if isinstance(found, str):
+        return found
+    old, boxes = found.old, {name: found.boxes[name] for name in names}
+    for name in others:
+        if len(found.boxes[name]) and not _keeps_values(old, new, name):
+            return f"{new.variables[name].path} changed"
     appended = any(len(found) for found in boxes.values()) and is_append(
         repository, old, new, names
     )
@@ -173,27 +153,9 @@ def touched_blocks(
     return np.flatnonzero(mask), groups[groups >= 0]
 
 
-def _why_otherwise(now: Variable, before: Variable | None) -> str | None:
-    """Return a reason why all values of an array may have changed, or None."""
-    reason = why_another_array(now, before)
-    if reason is not None:
-        return reason
-    assert before is not None
-    # As strings, since NaN differs from itself.
-    mine, former = (json.dumps(v.attributes, sort_keys=True) for v in (now, before))
-    if mine != former:
-        return f"the attributes of {now.path} changed"
-    if any(size < was for size, was in zip(now.shape, before.shape, strict=True)):
-        return f"{now.path} became shorter"
-    return None
-
-
-def _keeps_values(old: Dataset, new: Dataset, name: str, touched: TouchedNodes) -> bool:
+def _keeps_values(old: Dataset, new: Dataset, name: str) -> bool:
     """Return True if an array still has its old values, and perhaps more."""
-    now, before = new.variables[name], old.variables[name]
-    if not len(changed_boxes(now, before, touched)):
-        return True
-    if float(np.prod(before.shape, dtype=float)) > _MOST_ELEMENTS:
+    sizes = old.variables[name].shape
+    if float(np.prod(sizes, dtype=float)) > _MOST_ELEMENTS:
         return False
-    sizes = before.shape
     return not differs(new.read(name, [0] * len(sizes), sizes), old.read(name)).any()

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.node_path import NodePath, parse_node_path
+from icechunk_format.encoding.node_path import NodePath, group_path
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.groups.changing import (
@@ -121,9 +121,8 @@ def reduce_arrays(
         if isinstance(opened, WriteResult):
             return _no_result(opened)
         destination, base = opened
-    group = parse_node_path(f"/{(request.options.group or '').strip('/')}")
-    repository = Repository.open(location_of(request.read))
-    source = Source.of(request, repository)
+    group = group_path(request.options.group)
+    source = Source.of(request)
     record = _record(request, source, destination) if request.follow else None
     known = last_record(base, group) if request.follow else None
     plan = _planned(request, source, group, base, known, record, cores=cores)

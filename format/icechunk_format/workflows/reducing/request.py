@@ -13,9 +13,9 @@ from icechunk_format.groups.changing import WriteResult
 from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository import Repository
+from icechunk_format.repository import RepositoryReader
 from icechunk_format.storage.location import Location
-from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
+from icechunk_format.tables import Dataset, open_requested
 from icechunk_format.workflows.rectangle import Ranges, common_sizes, selected_ranges
 from icechunk_format.workflows.reducing.grouping import (
     By,
@@ -117,16 +117,16 @@ class ReducedArrays:
 class Source:
     """The group that is reduced, and its variables."""
 
-    repository: Repository
+    repository: RepositoryReader
     dataset: Dataset
     wanted: Mapping[str, list[Wanted]]
     chosen: list[Variable]
 
     @classmethod
-    def of(cls, request: ReduceRequest, repository: Repository) -> Source:
+    def of(cls, request: ReduceRequest) -> Source:
         """Open the group; raise InvalidInputError for unknown statistics and dimensions."""
         read = request.read
-        dataset = dataset_at(read, repository, requested_snapshot(read, repository))
+        repository, dataset = open_requested(read)
         wanted = wanted_statistics(request.statistics, _default_names(dataset, request))
         chosen = named_variables(list(wanted), dataset.variables, dataset.label)
         named = chosen or dataset.data_variables

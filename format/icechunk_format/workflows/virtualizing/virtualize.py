@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.encoding.node_path import parse_node_path
+from icechunk_format.encoding.node_path import group_path
 from icechunk_format.encoding.object_keys import STAGING
 from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
 from icechunk_format.groups.changing import (
@@ -133,7 +133,7 @@ class _Call:
         self._parser = check_parser(archive.parser)
         named = () if archive.template is None else archive.template.dims
         self._dims = tuple(dict.fromkeys((*archive.dims, *named)))
-        self._group = parse_node_path("/" + (archive.options.group or "").strip("/"))
+        self._group = group_path(archive.options.group)
         self._open()
 
     def _open(self) -> None:

@@ -298,20 +298,15 @@ class Compiler:
         return call("negate", value.type, value)
 
     def _cast(self, node: exp.Expression) -> Typed:
-        value, output_type = self.compile(node.this), node.args["to"]
-        name = output_type.this.name if hasattr(output_type.this, "name") else str(output_type.this)
+        value, to_type = self.compile(node.this), node.args["to"]
+        name = to_type.this.name if hasattr(to_type.this, "name") else str(to_type.this)
         if name == "DECIMAL" and isinstance(node.this, exp.Literal):
             return decimal_literal(Decimal(node.this.name))
-        if (
-            name == "DECIMAL"
-            and pa.types.is_integer(value.type)
-            and len(output_type.expressions) == 2
-        ):
-            return cast(
-                value, pa.decimal128(*(int(one.this.name) for one in output_type.expressions))
-            )
+        sizes = to_type.expressions
+        if name == "DECIMAL" and pa.types.is_integer(value.type) and len(sizes) == 2:
+            return cast(value, pa.decimal128(*(int(size.this.name) for size in sizes)))
         kind = CAST_TYPES.get(name)
-        if kind is None or output_type.expressions or output_type.args.get("collate") is not None:
+        if kind is None or to_type.expressions or to_type.args.get("collate") is not None:
             raise refused(node)
         return cast(value, kind)
 

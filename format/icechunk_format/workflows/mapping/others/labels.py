@@ -264,9 +264,7 @@ def _shift_of(first: SourceLabels, other: SourceLabels, missing: NDArray[np.int6
     wanted, held = (values.astype(np.float64) for values in labels)
     low, high = (float(end) for end in (np.nanmin(held), np.nanmax(held)))
     one = wanted[missing[0]]
-    if low <= one <= high or not any(
-        low <= one + distance <= high for distance in (-period, period)
-    ):
+    if low <= one <= high or not any(low <= one + by <= high for by in (-period, period)):
         return None
     dim, half = f"ds[{first.variable.name!r}]", f"{period / 2:g}"
     if float(np.nanmin(wanted)) >= 0:

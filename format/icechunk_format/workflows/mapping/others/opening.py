@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups import Variable, named_variables
 from icechunk_format.names import check_names, choose, shown
-from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
-from icechunk_format.repository import Repository
-from icechunk_format.tables import Dataset, dataset_at, requested_snapshot, single_selectors
+from icechunk_format.repository import RepositoryReader
+from icechunk_format.tables import Dataset, open_requested, single_selectors
 from icechunk_format.tables.reading import DURATION_EXAMPLES, read_duration
 from icechunk_format.workflows.mapping.others.labels import (
     METHODS,
@@ -90,7 +89,7 @@ class OpenedOther(NamedTuple):
     """A further source with its repository and group, for the driver."""
 
     request: OtherRequest
-    repository: Repository
+    repository: RepositoryReader
     dataset: Dataset
     own: OtherSource
 
@@ -115,8 +114,7 @@ def open_other(
         The repository, the snapshot, the group or a variable does not exist.
     """
     read = request.read
-    repository = Repository.open(location_of(read))
-    dataset = dataset_at(read, repository, requested_snapshot(read, repository))
+    repository, dataset = open_requested(read)
     arrays = _arrays_of(request, dataset)
     chosen = chosen_ranges(request, dataset)
     for option in ("method", "tolerance"):
