@@ -100,10 +100,11 @@ def expire_snapshots(
         return replace(result, dry_run=True)
     last: list[ExpireResult] = []
 
-    def change(info: RepoInfo) -> Transition:
+    def change(info: RepoInfo) -> Transition | ExpireResult:
         transition, result = expired(info)
         last[:] = [result]
-        return transition
+        # Writers would take an expiration in the log for a gap in the history.
+        return result if result == ExpireResult() else transition
 
     update_repo(storage, change)
     return last[0]
