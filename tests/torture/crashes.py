@@ -35,6 +35,9 @@ REPOSITORIES = (
     *("repository", "new", "mapped", "reduced", "rechunked", "archive", "copied", "created"),
 )
 
+# The log of operations has a copy that was interrupted after its first update, with a backup.
+LOGGED = ("copied/overwritten",)
+
 
 @dataclass
 class Row:
@@ -234,6 +237,21 @@ def points(requests: list[tuple[str, str]], is_local: bool, most: int | None) ->
     return sorted({*close[::step], *decisive[-2:]})
 
 
+def killed(
+    server: Server, stage: Stage, name: str, number: int, place: str
+) -> list[tuple[str, str]] | None:
+    """Kill a call at a request; return its requests, or None if it has fewer.
+
+    Only a few calls differ by a request, so that the last one is not always reached.
+    """
+    note = Path(f"{stage.world.folder}-requests")
+    for _ in range(5):
+        server(stage.restore)
+        if in_child(tried, name, stage.world, dying(number, place, note)) is None:
+            return [(verb, key) for verb, key in json.loads(note.read_text())]
+    return None
+
+
 def crashes_of(
     root: Path,
     name: str,
@@ -259,16 +277,17 @@ def crashes_of(
         row.wrong += [f"made twice: {problem}" for problem in once.errors + once.said]
         warm(stage, name)
         for number, place in points(requests, bucket is None, most):
-            server(stage.restore)
-            assert in_child(tried, name, stage.world, dying(number, place)) is None
+            done = killed(server, stage, name, number, place)
+            if done is None:
+                continue
             row.crashes += 1
-            writes = sum(map(changes_something, requests[: number + (place == "after")]))
+            writes = sum(map(changes_something, done[: number + (place == "after")]))
             left = writes, server(stage.left)
             if left not in known:
                 known[left] = server(followed, stage, name, before.objects, once.objects)
             what, wrong = judged(known[left], before, once, versions, is_in_steps=call.steps)
             row.states[what] += 1
-            where = f"{place} request {number} {' '.join(requests[number])} ({what})"
+            where = f"{place} request {number} {' '.join(done[number])} ({what})"
             row.wrong += [f"{where}: {problem}" for problem in wrong]
     row.followed = len(known)
     shutil.rmtree(root)
@@ -303,8 +322,10 @@ def judged(
         wrong.append(f"made again, these differ: {names}")
     # A collection changes nothing that is shown.
     known = (before.objects, once.objects) if before.state == once.state else (expected.objects,)
-    if what != "between" and found.objects not in known:
-        wrong.append(f"these objects are left, not those: {differing(found.objects, known[-1])}")
+    left = {key: min(count, known[-1].get(key, count)) if key in LOGGED else count
+            for key, count in found.objects.items()}  # fmt: skip
+    if what != "between" and left not in known:
+        wrong.append(f"these objects are left, not those: {differing(left, known[-1])}")
     return what, wrong
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import importlib
+import json
 import os
 import pickle
 import shutil
@@ -89,16 +90,17 @@ def changes_something(request: tuple[str, str]) -> bool:
     return request[0] not in ("get", "head", "list")
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dying(number: int, place: str) -> Watch:
+def dying(number: int, place: str, note: Path) -> Watch:
     """Return a watch that kills the process before or after a request.
 
-    With "within", a local file is written and not yet moved to its name.
+    With "within", a local file is written and not yet moved to its name. A file has the requests
+    until then, of which a run may have one more or less than another.
     """
     watch = Watch()
+
+    def die() -> None:
+        note.write_text(json.dumps(watch.requests))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def at(reached: int) -> None:
         if reached == number:
