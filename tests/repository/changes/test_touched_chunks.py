@@ -90,3 +90,8 @@ def test_scattered_coordinates_are_sorted_without_a_mask():
     nothing = np.empty((0, 2), dtype=np.uint32)
     made = TouchedChunks.of([left, right], nothing)
     assert made.coords().tolist() == [[0, 0], [0, 2**31], [7, 1], [2**31, 5]]
+    # The volume around them is 2**64, which no integer of NumPy holds.
+    corners = [[0] * 4, [2**16 - 1] * 4]
+    between = np.array([[5, 2**16 - 1, 0, 0]], dtype=np.uint32)
+    made = TouchedChunks.of([CoordSet.of(corners)], between)
+    assert made.coords().tolist() == [corners[0], between[0].tolist(), corners[1]]
