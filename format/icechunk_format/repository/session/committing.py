@@ -56,6 +56,7 @@ from icechunk_format.repository.files.metadata_files import (
 from icechunk_format.repository.state import conflict_errors
 from icechunk_format.repository.state.branch_tip import BranchTip
 from icechunk_format.repository.state.races import MOST_LOST_RACES, RaceLost, until_won
+from icechunk_format.repository.state.turns import turn
 from icechunk_format.storage.protocol import Storage
 
 _log = logging.getLogger(__name__)
@@ -159,6 +160,11 @@ class CommittingSession:
         self._check_commit(allow_empty)
 
         def attempt(lost: int) -> CommitResult | RaceLost:
+            # Attempts of one machine that overlap would only slow down one another.
+            with turn(self._tip.scope):
+                return attempt_in_turn(lost)
+
+        def attempt_in_turn(lost: int) -> CommitResult | RaceLost:
             if on_conflict == "rebase":
                 # Rebasing before anything is stored costs no files.
                 self.rebase(resolve=resolve, when_moved=when_moved)

@@ -93,6 +93,11 @@ class RepoBranchTip:
         self._marker = marker
         self._seen: Seen | None = None
 
+    @property
+    def scope(self) -> str:
+        """What writers replace when they move a branch: the ``repo`` object, for all branches."""
+        return self._storage.root_url
+
     def using(self, used: Snapshot) -> RepoBranchTip:
         """Return the branch for a next commit that uses files of a snapshot."""
         marker = marker_on(used.id, used.flushed_at)
@@ -193,6 +198,11 @@ class RefBranchTip:
         self._storage = storage
         self.branch = branch
         self._used = used
+
+    @property
+    def scope(self) -> str:
+        """What writers replace when they move the branch: its ref file."""
+        return f"{self._storage.root_url}#{self.branch}"
 
     def using(self, used: Snapshot) -> RefBranchTip:
         """Return the branch for a next commit that uses files of a snapshot."""
