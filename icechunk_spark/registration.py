@@ -276,7 +276,11 @@ def _local_iterator(frame: Any, iterate: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(iterate)
     def iterated(prefetchPartitions: bool = False) -> Any:
-        return rows_of_iterator(local_rows(frame, prefetchPartitions))
+        # Imports Arrow.
+        from icechunk_spark.mapping.iterating import iterator_of
+
+        start = functools.partial(iterator_of(frame), prefetchPartitions)
+        return rows_of_iterator(local_rows(frame, start))
 
     return iterated
 

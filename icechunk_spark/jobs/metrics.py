@@ -20,7 +20,7 @@ Rules of this file
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
@@ -113,8 +113,8 @@ def _query_of_task() -> _Number:
     return (int(task.getLocalProperty(_QUERY) or query or -1), int(iterator or 0))
 
 
-def local_rows(frame: DataFrame, prefetch: bool) -> Iterator[Row]:
-    """Return an iterator of the rows of a classic DataFrame, a partition at a time.
+def local_rows(frame: DataFrame, start: Callable[[], Iterator[Row]]) -> Iterator[Row]:
+    """Start an iterator of the rows of a classic DataFrame, whose jobs belong to no query.
 
     ``DataFrame.toLocalIterator`` ends its query before the first job starts. Spark 4.3 keeps each
     job, with its rows, until its query ends, so the JVM would keep all rows for good. The jobs of
@@ -126,11 +126,10 @@ def local_rows(frame: DataFrame, prefetch: bool) -> Iterator[Row]:
     known = () if counts is None else [number for _, (number, _) in list(counts.value)]
     # Jobs inherit the properties of the thread that requests the iterator.
     before = {name: context.getLocalProperty(name) for name in (_QUERY, _ITERATOR)}
-    rows = frame.rdd
     try:
         context.setLocalProperty(_QUERY, None)
         context.setLocalProperty(_ITERATOR, f"{max(known, default=-1)} {next(_iterators)}")
-        return rows.toLocalIterator(prefetchPartitions=prefetch)
+        return start()
     finally:
         for name, value in before.items():
             context.setLocalProperty(name, value)

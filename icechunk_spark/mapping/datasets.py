@@ -245,7 +245,9 @@ def dataset_of(arrays: Mapping[str, StoredArray], attributes: Mapping[str, Any])
         indexes={name: index for name, (_, index) in known.items()},
     )
     dataset = xr.Dataset(decoded, coords=indexed, attrs=attrs)
-    return dataset.set_coords(coords.intersection(decoded)).load()
+    more = coords.intersection(decoded)
+    # Each copy of a dataset takes as long as the decoding of a small chunk.
+    return (dataset.set_coords(more) if more else dataset).load()
 
 
 def _stored_variable(array: StoredArray) -> xr.Variable:

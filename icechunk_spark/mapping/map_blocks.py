@@ -301,7 +301,8 @@ def read_blocks(
     grid = opened.grid
     mapped = _dataset_function(function, {})
 
-    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Its name in Spark's plans is `iterating.ROWS_OF_BLOCKS`.
+    def rows_of_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with errors_on_one_line():
             reader = grid.reader()
             for number in chain.from_iterable(tasks_in(batches)):
@@ -310,7 +311,7 @@ def read_blocks(
                 yield from mapped.rows(block, *found)
 
     tasks = opened.tasks(range(len(grid)), cores_of(spark), returns_rows=True)
-    return work_rows(spark, tasks).mapInArrow(step, struct)
+    return work_rows(spark, tasks).mapInArrow(rows_of_blocks, struct)
 
 
 def _blocks(

@@ -1,5 +1,7 @@
 """Finds the groups of a dimension as xarray does: by accessor, frequency, coordinate or bins.
 
+Long because each kind of group has its own labels and errors.
+
 Rules of this file
 ------------------
 1. xarray finds the groups, from labels alone, so that names, types and order of groups are those of
