@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as T
 
