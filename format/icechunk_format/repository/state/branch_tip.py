@@ -95,7 +95,7 @@ class RepoBranchTip:
 
     @property
     def scope(self) -> str:
-        """What writers replace when they move a branch: the ``repo`` object, for all branches."""
+        """Name of what a move of a branch replaces: the ``repo`` object, for all branches."""
         return self._storage.root_url
 
     def using(self, used: Snapshot) -> RepoBranchTip:
@@ -201,7 +201,7 @@ class RefBranchTip:
 
     @property
     def scope(self) -> str:
-        """What writers replace when they move the branch: its ref file."""
+        """Name of what a move of the branch replaces: its ref file."""
         return f"{self._storage.root_url}#{self.branch}"
 
     def using(self, used: Snapshot) -> RefBranchTip:
