@@ -79,7 +79,8 @@ class Repository(RepositoryReader):
         Parameters
         ----------
         location
-            An empty location: a ``Location``, a URL or a path.
+            An empty location, or one with files of an interrupted creation: a ``Location``, a URL
+            or a path.
         spec_version
             2, or 1 for old readers.
         check_clean_root

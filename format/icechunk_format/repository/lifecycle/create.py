@@ -57,7 +57,7 @@ def create_repository(
             allowed=(SPEC_V1, SPEC_V2),
         )
     if check_clean_root:
-        _check_empty(storage)
+        _check_empty(storage, own=_files_of([INITIAL_SNAPSHOT_ID]))
     elif has_repository(storage):
         raise _already_exists(storage)
     now = now_in_microseconds()
@@ -109,8 +109,11 @@ def check_new_root(
     Chunks, manifests, staged objects and the two files of each snapshot in ``versions`` may exist:
     they are garbage of a write that failed before its commit.
     """
-    own = {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
-    _check_empty(storage, (CHUNKS, MANIFESTS, STAGING), own)
+    _check_empty(storage, (CHUNKS, MANIFESTS, STAGING), _files_of(versions))
+
+
+def _files_of(versions: Iterable[SnapshotId]) -> set[str]:
+    return {key for i in versions for key in (snapshot_key(i), transaction_log_key(i))}
 
 
 def _check_empty(
@@ -121,9 +124,10 @@ def _check_empty(
         raise _already_exists(storage)
     for info in storage.list(""):
         if not info.key.startswith(leftovers) and info.key not in own:
+            failed = "first write" if leftovers else "creation"
             raise AlreadyExistsError(
                 f"{storage.root_url} is not empty (it contains {info.key}); a new repository needs "
-                "an empty location, or one with files of a failed first write only",
+                f"an empty location, or one with files of a failed {failed} only",
                 found=(info.key,),
             )
 
