@@ -17,12 +17,12 @@ import re
 from typing import Any, Final, Self
 
 
-def escaped(string: str) -> str:
+def escaped(text: str) -> str:
     """Return one line of printable characters: others become escapes, as in Python."""
-    if string.isprintable():
-        return string
+    if text.isprintable():
+        return text
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in string
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
 
 

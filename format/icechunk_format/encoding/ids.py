@@ -94,7 +94,7 @@ class ObjectId:
         return np.frombuffer(joined, dtype=np.uint8).reshape(-1, cls.SIZE)
 
     @classmethod
-    def parse(cls, string: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """Read an id in upper or lower case, with O for 0, and I or L for 1.
 
         Raises
@@ -107,25 +107,25 @@ class ObjectId:
         >>> SnapshotId.parse("1cechnkrep0f1rstcmt0")
         SnapshotId('1CECHNKREP0F1RSTCMT0')
         """
-        found = cls.parse_exact(string.upper().translate(_MISREAD)) if string.isascii() else None
+        found = cls.parse_exact(text.upper().translate(_MISREAD)) if text.isascii() else None
         if found is None:
             wanted = f"{string_length(cls.SIZE)} characters of Crockford base 32"
             raise InvalidInputError(
-                f"{string!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) "
+                f"{text!r} is not a {cls.__name__}: {wanted} (0-9 and A-Z without I, L, O, U) "
                 "are expected",
-                found=string,
+                found=text,
                 allowed=wanted,
             )
         return found
 
     @classmethod
-    def parse_exact(cls, string: str) -> Self | None:
+    def parse_exact(cls, text: str) -> Self | None:
         """Read an object's name; None unless it is the canonical form of an id.
 
         Other names are not Icechunk's objects. Reading them as the id that they resemble would let
         garbage collection delete or keep the wrong object.
         """
-        raw, is_id = decode_many([string], cls.SIZE)
+        raw, is_id = decode_many([text], cls.SIZE)
         return cls(raw.tobytes()) if is_id[0] else None
 
 

@@ -48,7 +48,7 @@ def with_columns(d: Damaged, path: str, **columns) -> None:
     refs = d.refs(path)
     made = {
         name: getattr(refs, name)
-        for name in ("coords", "kind", "chunk_id", "offset", "length", "last_modified", "texts")
+        for name in ("coords", "kind", "chunk_id", "offset", "length", "last_modified", "strings")
     }
     d.set_refs(path, type(refs)(**(made | columns)))
 

@@ -104,7 +104,7 @@ def test_sparse_indices_leave_out_chunks_between_them():
         selections=[DimSelection.of_indices(1000, np.array([5, 6, 500, 999]))],
         extents=np.array([[[0, 1000]]]),
         axes=[RegularAxis(size=1000, step=10)],
-        target=1,
+        task_rows=1,
     )
     assert cuts.rows.tolist() == [2, 1, 1]
     assert cuts.boxes[:, 0, 0].tolist() == [5, 500, 990]
