@@ -13,6 +13,8 @@ from helpers.examples import by_day
 from helpers.spark import loaded_classes
 from helpers.spark.session import running_spark
 
+from icechunk_format.repository.state import turns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -27,6 +29,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any-machine")
+
+# Tests stop a writer in the middle of a commit while others of this process commit.
+turns.PATIENCE_S = 0.02
 
 
 # The reference that the tests compare with needs Python 3.12; an older one knows other things.

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from icechunk_format.errors import UnsupportedError
 from icechunk_spark.compatibility import PAGE
 from icechunk_spark.jobs.errors import raised_in_jobs, raised_in_tasks
-from icechunk_spark.jobs.packages import packed
+from icechunk_spark.jobs.packages import serialized
 from icechunk_spark.reading.reader import IcechunkReader, IcechunkTasks
 
 
@@ -56,7 +56,7 @@ def test_packed_objects_keep_their_class_and_state():
     class Kept:
         pass
 
-    opened, arguments = packed(Kept, {"a": 1})
+    opened, arguments = serialized(Kept, {"a": 1})
     assert vars(opened(*arguments)) == {"a": 1}
 
 
