@@ -28,6 +28,7 @@ from helpers.storage.faulty_storage import FaultyStorage
 from torture.calls import CALLS, World, build
 
 from icechunk_format.errors import IcechunkError
+from icechunk_format.repository.state import turns
 from icechunk_format.storage import location as locations
 from icechunk_format.storage.location import Location
 
@@ -210,7 +211,8 @@ def elsewhere() -> Iterator[Callable[..., Any]]:
 
 
 def import_once() -> None:
-    """Import what each child would import again."""
+    """Import what each child would import again; a call waits little for one that is stopped."""
+    turns.PATIENCE_S = 0.02
     for name in ("deltalake", "h5netcdf", "obstore.store", "virtualizarr"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
