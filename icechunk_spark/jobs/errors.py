@@ -147,9 +147,10 @@ def raised_in_jobs(what: str, outcome: str = _NOTHING_COMMITTED) -> Iterator[Non
             raise  # an error of another library, with its traceback
         lines = _lines(str(failure))
         reason = next((line for line in lines if "Exception: " in line), lines[0])
+        is_cancelled = "cancel" in reason.lower()
+        logs = "" if is_cancelled else "; see the logs of the executors"
         raise errors.StorageError(
-            f"Spark gave up {what} ({_shortened(reason)}). {outcome}; see the logs of"
-            " the executors",
+            f"Spark gave up {what} ({_shortened(reason)}). {outcome}{logs}",
             what=what,
         ) from failure
 

@@ -222,7 +222,8 @@ def _from_pandas(zones: Any, geometry: str, spark: SparkSession) -> tuple[DataFr
     if not hasattr(zones, "columns") or geometry not in zones.columns:
         columns = ", ".join(map(str, getattr(zones, "columns", ())))
         raise InvalidInputError(
-            f"geometry={geometry!r} is not a column of the zones, which have {columns or 'none'}",
+            f"geometry={geometry!r} is not a column of the zones, which have {columns or 'none'};"
+            " give the name of the column of polygons with geometry=",
             option="geometry",
         )
     shapes = zones[geometry]

@@ -50,6 +50,8 @@ def test_an_unknown_keyword_is_refused_with_those_of_the_function(name):
         ("reduce", "resample", "by"),
         ("virtualize", "dims", "concat_dim"),
         ("zonal", "stats", "statistics"),
+        ("zonal", "time", "sel"),
+        ("read", "latitude", "sel"),
         ("sample", "keeps", "keep"),
         ("rechunk", "chunk", "chunks"),
         ("rechunk", "vars", "variables"),

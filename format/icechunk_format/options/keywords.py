@@ -50,6 +50,7 @@ _OF_XARRAY: Final = {
     **dict.fromkeys(("dim", "dims", "axis"), "over"),
     **dict.fromkeys(("groupby", "group_by", "resample", "coarsen", "freq"), "by"),
     **dict.fromkeys(("how", "agg"), "statistics"),
+    **dict.fromkeys(("time", "lat", "latitude", "lon", "longitude", "level", "depth"), "sel"),
 }
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2

@@ -8,7 +8,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 from icechunk_format.errors import FormatError, NotFoundError, StorageError
-from icechunk_spark.jobs.errors import errors_on_one_line, noted_error, noted_errors
+from icechunk_spark.jobs.errors import (
+    errors_on_one_line,
+    noted_error,
+    noted_errors,
+    raised_in_jobs,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +60,14 @@ def test_the_error_of_a_report_becomes_its_last_line():
     assert caught.value.__notes__ == ["icechunk_format.errors.ConflictError: both changed"]
     other = PySparkException("[OTHER]")
     assert not hasattr(noted_error(other), "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("reason", "has_logs"),
+    [("[OPERATION_CANCELED] Operation has been canceled", False), ("[OTHER] a loss", True)],
+)
+def test_a_job_that_was_cancelled_asks_for_no_logs(reason, has_logs):
+    with pytest.raises(StorageError) as caught, raised_in_jobs("reducing into r"):
+        raise PySparkException(f"org.apache.spark.SparkException: {reason}")
+    assert "Nothing was committed" in str(caught.value)
+    assert ("logs of the executors" in str(caught.value)) is has_logs

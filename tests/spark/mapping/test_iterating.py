@@ -57,7 +57,9 @@ def by_number(rows):
 
 
 @pytest.mark.each_spark
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize(
+    "zone", [pytest.param("UTC", marks=pytest.mark.nightly), "America/New_York"]
+)
 def test_rows_are_those_of_collect(spark, place, monkeypatch, zone):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     spark.conf.set("spark.sql.session.timeZone", zone)

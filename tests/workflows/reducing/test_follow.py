@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.measures import measured
+from icechunk_format.workflows.reducing import statistics
 
 pytestmark = [pytest.mark.needs_reference, pytest.mark.filterwarnings("ignore")]
 
@@ -108,6 +109,31 @@ def test_other_settings_and_labels_compute_everything(source, tmp_path):
     again = follow(source, to, statistics={"t2m": ["mean"]})
     assert "time changed" in again.full_run
     check(source, to, {"t2m": ["mean"]})
+
+
+def test_parts_of_another_data_type_are_computed_again(tmp_path, monkeypatch):
+    """An earlier version held weighted sums of integers as integers."""
+
+    def whole(first, count):
+        new = days(first, count).assign_coords(y=np.arange(6) * 0.3)
+        return new.assign(t2m=new["t2m"].astype("int32"))
+
+    source, to = Source(tmp_path / "source", whole(0, 40)), tmp_path / "to"
+    given = {"statistics": {"t2m": ["sum", "mean"]}, "over": ("time", "y"), "by": None}
+    given["weights"] = "y"
+    held = statistics.part_dtype
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            statistics,
+            "part_dtype",
+            lambda part, dtype, *, weighted: held(part, dtype, weighted=weighted and part != "s"),
+        )
+        follow(source, to, **given)
+    source.append(whole(40, 1))
+    again = follow(source, to, **given)
+    assert again.full_run is not None
+    assert "would have another data_type" in again.full_run
+    check(source, to, **given)
 
 
 def test_quantiles_are_computed_again(tmp_path):

@@ -20,7 +20,7 @@ from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.workflows.zonal import combining, cover, plan, summing
 
 LAT, LON = np.arange(60.0, 40.0, -2.0), np.arange(0.0, 36.0, 3.0)
@@ -339,6 +339,7 @@ def test_projected_grids_take_zones_of_any_system():
             {"weights": "t", "variables": ["h"]},
             r"weights='t' has the dimensions \(time",
         ),
+        ({"statistics": ["avg"]}, "'avg' is not known; did you mean 'mean'"),
         ({"where": "t > 280", "variables": ["t"]}, "conditions on dimensions only"),
         ({"crs": "EPSG:0", "variables": ["t"]}, "is not a coordinate reference system"),
     ],
@@ -360,6 +361,13 @@ def test_mistakes_are_told_before_anything_is_read(asked, told):
     )
     with pytest.raises(InvalidInputError, match=told):
         zonal(dataset, POLYGONS, **asked)
+
+
+def test_unknown_weights_lead_to_the_area_of_cells():
+    dataset = grid_of(drawn(), LAT, LON, chunks=(5, 5, 5))
+    told = "no array 'cos'.*'area' is the area of cells"
+    with raises(NotFoundError, match=told, option="weights", name="cos"):
+        zonal(dataset, POLYGONS, variables=["t"], weights="cos")
 
 
 def test_curvilinear_grids_are_refused():

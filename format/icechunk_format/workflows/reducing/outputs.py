@@ -22,13 +22,12 @@ from icechunk_format.workflows.reducing.statistics import (
     WEIGHTED,
     Kind,
 )
-from icechunk_format.workflows.zonal.quantiles import column_suffix, quantile_of
+from icechunk_format.workflows.zonal.quantiles import column_suffix, meant_by, quantile_of
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
 
 Names = str | Sequence[str]
 
-_OF_SQL: Final = {"avg": "mean", "average": "mean", "stddev": "std", "variance": "var"}
 _OF_TIMES: Final = ("count", "min", "max", "first", "last", "mean", "idxmin", "idxmax")
 _MISSING: Final = ("_FillValue", "missing_value")
 
@@ -85,8 +84,7 @@ def wanted_statistics(
 def _share(statistic: object) -> float | None:
     share = quantile_of(statistic) if isinstance(statistic, str) else None
     if share is None:
-        meant = _OF_SQL.get(statistic) if isinstance(statistic, str) else None
-        hint = "" if meant is None else f"did you mean {meant!r}? Or "
+        hint = meant_by(statistic, PARTS_OF)
         raise InvalidInputError(
             f"statistics has {shown(statistic)}; {hint}choose of {_known()}",
             option="statistics",

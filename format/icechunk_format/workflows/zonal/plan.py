@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.groups import DimSelection, Variable, cut_axes, leading_variable
-from icechunk_format.names import choose
+from icechunk_format.names import choose, unknown
 from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, is_number
 from icechunk_format.tables.reading import Column, ScanContext
 from icechunk_format.workflows.horizontal.axes import (
@@ -357,6 +357,10 @@ def _weights(dataset: Dataset, name: str | None, grid: HorizontalGrid) -> Column
     """Return the column of weights; an array named ``area`` takes precedence over cell areas."""
     if name is None or (name == AREA and AREA not in dataset.variables):
         return None
+    if name not in dataset.variables:
+        found = unknown("array", name, [AREA, *dataset.variables])
+        told = f"weights: {found}; {AREA!r} is the area of cells"
+        raise NotFoundError(told, option="weights", name=name)
     table = dataset.table("cells", variables=[name])
     [column] = [c for c in table.columns if c.source == name]
     _check_numbers(column)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 from typing import Final
 
@@ -30,6 +30,7 @@ from icechunk_format.grid.cover import sides_from_last
 MOST_VALUES: Final = 8 << 20
 # Number of values that are sorted together.
 _SORTED_TOGETHER: Final = 1 << 18
+_OF_SQL: Final = {"avg": "mean", "average": "mean", "stddev": "std", "variance": "var"}
 _SPELLED: Final = re.compile(r"quantile\(\s*q\s*=\s*([0-9.eE+-]+)\s*\)")
 
 Box = tuple[tuple[int, int], ...]
@@ -46,6 +47,12 @@ def quantile_of(statistic: str) -> float | None:
     except ValueError:
         return None
     return share if 0 <= share <= 1 else None
+
+
+def meant_by(statistic: object, known: Collection[str]) -> str:
+    """Return a question for the known statistic that SQL or a longer word spells otherwise."""
+    meant = _OF_SQL.get(statistic) if isinstance(statistic, str) else None
+    return f"did you mean {meant!r}? Or " if meant in known else ""
 
 
 def column_suffix(statistic: str) -> str:

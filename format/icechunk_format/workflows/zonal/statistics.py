@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.workflows.horizontal.reference_systems import geo_package
-from icechunk_format.workflows.zonal.quantiles import column_suffix, quantile_of
+from icechunk_format.workflows.zonal.quantiles import column_suffix, meant_by, quantile_of
 
 #: The parts of each statistic.
 PARTS: Final = {
@@ -47,8 +47,9 @@ def check_statistics(names: Sequence[str]) -> None:
     known = f"{', '.join(STATISTICS)}, median, or quantile(q=0.9) with q from 0 to 1"
     for name in names:
         if name not in PARTS and quantile_of(name) is None:
+            hint = meant_by(name, STATISTICS)
             raise InvalidInputError(
-                f"statistics={list(names)}: {name!r} is not known; choose among {known}",
+                f"statistics={list(names)}: {name!r} is not known; {hint}choose among {known}",
                 option="statistics",
             )
     if not names or len(set(map(column_suffix, names))) < len(names):
