@@ -41,6 +41,11 @@ def test_an_unknown_keyword_is_refused_with_those_of_the_function(name):
         assert text.rpartition(" takes ")[2].split(", ")[: len(known)] == known
 
 
+def test_progress_leads_to_the_function_that_shows_it():
+    with pytest.raises(InvalidInputError, match=r"'progress': icechunk_spark\.register\(spark, p"):
+        icechunk_spark.reduce(MagicMock(), "p", "mean", progress=True)
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "near"),
     [

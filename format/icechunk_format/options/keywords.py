@@ -52,6 +52,10 @@ _OF_XARRAY: Final = {
     **dict.fromkeys(("how", "agg"), "statistics"),
     **dict.fromkeys(("time", "lat", "latitude", "lon", "longitude", "level", "depth"), "sel"),
 }
+# Words of arguments that other functions have for all functions.
+_ELSEWHERE: Final = {
+    "progress": "icechunk_spark.register(spark, progress=True) shows the progress of jobs; it"
+}
 # Keywords of more words, such as delete_expired_tags, mean something else than one of them.
 _MOST_WORDS: Final = 2
 
@@ -215,7 +219,7 @@ def check_keywords(
         if near is None and call is not None and found is not None:
             raise meaningless(found[0], call, function)
         near = near or _nearest_keyword(name, known)
-        hint = f"did you mean {near!r}? It" if near else "it"
+        hint = f"did you mean {near!r}? It" if near else _ELSEWHERE.get(name.lower(), "it")
         raise InvalidInputError(
             f"{function} has no argument {name!r}: {hint} takes {', '.join([*known, *families])}",
             option=name,
