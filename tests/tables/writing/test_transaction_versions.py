@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from helpers.grids.written_cells import DIMS, grid
@@ -78,15 +78,3 @@ def test_expired_versions_are_reported_as_unknown(place):
     repository = Repository.open(place)
     assert [one.versions for one in applications(repository, "main")] == [((2, 2),)]
     assert has_expired(repository)
-
-
-def test_an_expiration_that_finds_nothing_leaves_late_versions_welcome(place):
-    write_table(place, grid([0], [1]), DIMS)
-    write(place, "nightly", 2)
-    before = Repository.open(place)
-    maintenance.expire_snapshots(place, timedelta(days=30))
-    repository = Repository.open(place)
-    assert len(list(repository.operations())) == len(list(before.operations()))
-    assert not has_expired(repository)
-    write(place, "nightly", 1)
-    assert [one.versions for one in applications(Repository.open(place), "main")] == [((1, 2),)]

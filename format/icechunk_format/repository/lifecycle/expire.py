@@ -100,11 +100,10 @@ def expire_snapshots(
         return replace(result, dry_run=True)
     last: list[ExpireResult] = []
 
-    def change(info: RepoInfo) -> Transition | ExpireResult:
+    def change(info: RepoInfo) -> Transition:
         transition, result = expired(info)
         last[:] = [result]
-        # Writers would take an expiration in the log for a gap in the history.
-        return result if result == ExpireResult() else transition
+        return transition
 
     update_repo(storage, change)
     return last[0]
