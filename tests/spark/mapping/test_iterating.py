@@ -62,6 +62,7 @@ def by_number(rows):
 )
 def test_rows_are_those_of_collect(spark, place, monkeypatch, zone):
     monkeypatch.setenv("TZ", "Europe/Berlin")
+    before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         found = icechunk_spark.read_blocks(spark, place, patch, COLUMNS, blocks={"time": 2})
@@ -74,7 +75,7 @@ def test_rows_are_those_of_collect(spark, place, monkeypatch, zone):
                 types = [[type(value) for value in row] for row in rows]
                 assert types == [[type(value) for value in row] for row in expected]
     finally:
-        spark.conf.unset("spark.sql.session.timeZone")
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.mark.newest_spark
