@@ -276,7 +276,7 @@ def test_a_million_chunks_need_no_loop() -> None:
     ("spec_version", "digest"), [(1, "f38c8fd96e1beaad"), (2, "d8d8048fd8185b9a")]
 )
 def test_the_bytes_stay_as_they_are(spec_version: int, digest: str) -> None:
-    """A change of this digest changes what other clients read: compare it with theirs first."""
+    """Bytes that change need a comparison with the files of the reference first."""
     ids = [NodeId(bytes([n]) * NodeId.SIZE) for n in range(9)]
     moves = (
         MoveOperation(from_path="/a", to_path="/b", node_id=ids[7], is_array=True),

@@ -242,7 +242,7 @@ def test_a_million_references_are_small_and_need_no_loop() -> None:
 
 
 def test_the_bytes_stay_as_they_are() -> None:
-    """A change of this digest changes what other clients read: compare it with theirs first."""
+    """Bytes that change need a comparison with the files of the reference first."""
     rows: Seen = {
         (0, 1): (KIND_NATIVE, b"i" * 12, 0, 9),
         (0, 2): (KIND_NATIVE, b"j" * 12, 7, 2**40),

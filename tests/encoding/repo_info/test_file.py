@@ -197,7 +197,7 @@ def test_flags_that_do_not_fit_are_refused(flags: tuple[int, ...]) -> None:
 
 
 def test_the_bytes_stay_as_they_are() -> None:
-    """A change of this digest changes what other clients read: compare it with theirs first."""
+    """Bytes that change need a comparison with the files of the reference first."""
     data = repo_info.encode(small_repository())
     payload = unwrap(data, file_type=FileType.REPO_INFO, object_key="k").payload
     assert hashlib.sha256(payload).hexdigest()[:16] == "e3d3cba3af317a10"

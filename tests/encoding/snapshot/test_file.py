@@ -281,7 +281,7 @@ def test_ten_thousand_manifests_take_milliseconds() -> None:
     ("spec_version", "digest"), [(1, "4207a24cdacb63c0"), (2, "e75a71e619b74ecf")]
 )
 def test_the_bytes_stay_as_they_are(spec_version: int, digest: str) -> None:
-    """A change of this digest changes what other clients read: compare it with theirs first."""
+    """Bytes that change need a comparison with the files of the reference first."""
     data = snapshot.encode(small_snapshot(spec_version))
     payload = unwrap(data, file_type=FileType.SNAPSHOT, object_key="k").payload
     assert hashlib.sha256(payload).hexdigest()[:16] == digest

@@ -191,7 +191,7 @@ _SHARED = {
 
 @pytest.mark.parametrize("field", _SHARED)
 def test_nodes_that_share_their_parts_are_bounded(field: str) -> None:
-    """What 400 nodes share takes many times the size of the file when it is read for each."""
+    """Metadata that 400 nodes share is read for each, and takes many times the size of the file."""
 
     def nodes(w: TableWriter, count: int) -> int:
         shared = _SHARED[field](w)

@@ -30,7 +30,7 @@ ACCESS_TOKEN = "canary-entra-token-b2d9"
 
 @dataclass(frozen=True, kw_only=True)
 class AzureLogin:
-    """Where the server listens."""
+    """The address of the server."""
 
     url: str
     account: str

@@ -30,8 +30,33 @@ PATIENT = {
 # Refused calls of each program.
 REFUSED = 7
 
+# Parts of both programs.
+WORKFLOWS = """
+assert icechunk_spark.read(spark, f"{path}-streamed", credentials="weather").count() == 24
+assert icechunk_spark.rechunk(spark, path, chunks={"x": 1}, credentials="weather")
+icechunk_spark.mirror(spark, path, str(folder / "mirror"), credentials="weather")
+assert icechunk_spark.freshness(str(folder / "mirror"), spark=spark, credentials="weather").is_fresh
+"""
+
+REFUSALS = """
+def fails(action, word=""):
+    try:
+        action()
+    except Exception as error:
+        traceback.print_exc(file=sys.stdout)
+        assert word in str(error), str(error)
+        print("FAILED AS IT SHOULD", type(error).__name__)
+        return
+    print("DID NOT FAIL")
+
+fails(lambda: icechunk_spark.read(spark, path, credentials="wrong"))
+fails(lambda: icechunk_spark.write(frame, path, mode="append", credentials="wrong"))
+fails(lambda: spark.sql(f"SELECT * FROM icechunk('{path}', credentials => 'wrong')").collect())
+"""
+
 # Third argument: the master.
-CLASSIC = """
+CLASSIC = (
+    """
 import json, os, sys, traceback, urllib.request
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -107,27 +132,16 @@ for number, sink in enumerate((f"{path}-streamed", None)):
     query.awaitTermination()
     print(query.lastProgress, query.status)
 icechunk_spark.register(spark, credentials={"weather": good, "wrong": wrong, "renewed": renewed})
-assert icechunk_spark.read(spark, f"{path}-streamed", credentials="weather").count() == 24
-assert icechunk_spark.rechunk(spark, path, chunks={"x": 1}, credentials="weather")
-icechunk_spark.mirror(spark, path, str(folder / "mirror"), credentials="weather")
-assert icechunk_spark.freshness(str(folder / "mirror"), spark=spark, credentials="weather").is_fresh
+"""
+    + WORKFLOWS
+    + """
 
 other = spark.newSession()
 icechunk_spark.register(other, credentials={"weather": wrong})
 
-def fails(action, word=""):
-    try:
-        action()
-    except Exception as error:
-        traceback.print_exc(file=sys.stdout)
-        assert word in str(error), str(error)
-        print("FAILED AS IT SHOULD", type(error).__name__)
-        return
-    print("DID NOT FAIL")
-
-fails(lambda: icechunk_spark.read(spark, path, credentials="wrong"))
-fails(lambda: icechunk_spark.write(frame, path, mode="append", credentials="wrong"))
-fails(lambda: spark.sql(f"SELECT * FROM icechunk('{path}', credentials => 'wrong')").collect())
+"""
+    + REFUSALS
+    + """
 fails(lambda: spark.sql(f"SELECT * FROM icechunk('{path}', credentials => 'nobody')"), "nobody")
 fails(lambda: icechunk_spark.read(other, path, credentials="weather").count())
 fails(lambda: other.sql(f"SELECT * FROM icechunk('{path}', credentials => 'weather')").collect())
@@ -142,10 +156,12 @@ print("READY", flush=True)
 sys.stdin.readline()
 spark.stop()
 """
+)
 
 # Third argument: the URL of a server of Spark Connect, whose environment has the name `served`, and
 # whose Spark has `configured`, which clients do not see.
-CONNECT = """
+CONNECT = (
+    """
 import json, sys, traceback
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -196,25 +212,14 @@ for number, sink in enumerate((f"{path}-streamed", None)):
         query = to.format("icechunk").options(credentials="weather", dims="x,y").start(sink)
     query.awaitTermination()
     print(query.lastProgress, query.status)
-assert icechunk_spark.read(spark, f"{path}-streamed", credentials="weather").count() == 24
-assert icechunk_spark.rechunk(spark, path, chunks={"x": 1}, credentials="weather")
-icechunk_spark.mirror(spark, path, str(folder / "mirror"), credentials="weather")
-assert icechunk_spark.freshness(str(folder / "mirror"), spark=spark, credentials="weather").is_fresh
+"""
+    + WORKFLOWS
+    + """
 icechunk_spark.register(other, credentials={"weather": wrong})
 
-def fails(action, word=""):
-    try:
-        action()
-    except Exception as error:
-        traceback.print_exc(file=sys.stdout)
-        assert word in str(error), str(error)
-        print("FAILED AS IT SHOULD", type(error).__name__)
-        return
-    print("DID NOT FAIL")
-
-fails(lambda: icechunk_spark.read(spark, path, credentials="wrong"))
-fails(lambda: icechunk_spark.write(frame, path, mode="append", credentials="wrong"))
-fails(lambda: spark.sql(f"SELECT * FROM icechunk('{path}', credentials => 'wrong')").collect())
+"""
+    + REFUSALS
+    + """
 sql = f"SELECT * FROM icechunk('{path}', credentials => 'nobody')"
 fails(lambda: spark.sql(sql).schema, "nobody")
 fails(lambda: icechunk_spark.read(spark, path, credentials="configured"), "named 'configured'")
@@ -224,6 +229,7 @@ print("READY", flush=True)
 sys.stdin.readline()
 spark.stop()
 """
+)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where a Delta table is, and with which options deltalake opens it."""
+"""The URL of a Delta table, and the options with which deltalake opens it."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def deltalake() -> ModuleType:
 
 
 def _needs_plain_http(options: Mapping[str, str]) -> bool:
-    """Return True if the endpoint of S3 has no TLS, which deltalake refuses unless it is told to.
+    """Return True if the endpoint of S3 has no TLS, which deltalake accepts only with a setting.
 
     The endpoint is that of the options, or of the environment, as for repositories.
     """
