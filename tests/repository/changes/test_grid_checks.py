@@ -12,6 +12,7 @@ from icechunk_format.encoding.ids import ManifestId
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.grid.boxes import box_of_grid
 from icechunk_format.repository.changes.grid_checks import (
+    check_grid_of_v1,
     check_receipts,
     check_regular,
     grid_of,
@@ -82,6 +83,13 @@ def test_only_regular_grids_can_be_shifted(document):
         check_regular(SimpleNamespace(path="/a", user_data=document))
     with raises(InvalidInputError, found="rectilinear"):
         check_regular(node((7, 8), (3, 2), {"name": "rectilinear", "configuration": {}}))
+
+
+def test_version_1_has_only_regular_grids():
+    for document in (b"{}", b"{", b'{"chunk_grid": {"name": "regular", "configuration": {}}}'):
+        check_grid_of_v1("/a", document)
+    with raises(InvalidInputError, found="other", name="/a", match="use a repository of spec ver"):
+        check_grid_of_v1("/a", b'{"chunk_grid": {"name": "other", "configuration": {}}}')
 
 
 def test_receipts_match_their_chunks_and_the_grid():

@@ -14,7 +14,7 @@ from helpers.raised import raises
 from helpers.sessions.model import Model, OurDriver, RandomChanges, group_document, stored_contents
 
 from icechunk_format.encoding.repo_info.updates import Availability
-from icechunk_format.errors import NotFoundError, ReadOnlyError
+from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.commit import manifest_plan
 
 # -- random changes ----------------------------------------------------------------------------
@@ -58,6 +58,25 @@ def test_versions_of_spec_version_1_hold_what_the_sessions_changed(seed):
         *(f"commit {n}" for n in reversed(range(8))),
         "Repository initialized",
     ]
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_spec_version_1_refuses_other_grids_before_the_commit(spec_version):
+    session = new_repository(spec_version=spec_version).writable_session()
+    session.create_group("/", {})
+    grid = b'{"chunk_grid": {"name": "%s", "configuration": {"kind": "inline"}}}'
+    session.create_array("/even", grid % b"regular", shape=(4,), num_chunks=(2,))
+    changes = [
+        lambda: session.create_array("/odd", grid % b"rectilinear", shape=(4,), num_chunks=(3,)),
+        lambda: session.update_metadata("/even", grid % b"rectilinear"),
+    ]
+    for change in changes:
+        if spec_version == 2:
+            change()
+        else:
+            with raises(InvalidInputError, found="rectilinear", match="only 'regular' grids"):
+                change()
+    session.commit("arrays")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -48,7 +48,7 @@ def whole_chunks_after(before: NodeSnapshot, after: NodeSnapshot) -> tuple[int, 
     is_shorter = [new < old for old, new in zip(was.shape, now.shape, strict=True)]
     if not any(is_shorter):
         return None
-    grid = _chunk_grid(after)
+    grid = _chunk_grid(after.user_data)
     sizes = grid["configuration"].get("chunk_shape") if grid.get("name") == "regular" else None
     if not isinstance(sizes, list) or len(sizes) != len(now.shape):
         sizes = [0] * len(now.shape)
@@ -65,10 +65,10 @@ def whole_chunks_after(before: NodeSnapshot, after: NodeSnapshot) -> tuple[int, 
     return tuple(whole)
 
 
-def _chunk_grid(node: NodeSnapshot) -> dict[str, Any]:
+def _chunk_grid(user_data: bytes) -> dict[str, Any]:
     """Return the chunk grid of the document of an array; empty if it has none."""
     try:
-        grid = json.loads(node.user_data)["chunk_grid"]
+        grid = json.loads(user_data)["chunk_grid"]
         return grid if isinstance(grid["configuration"], dict) else {}
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
@@ -76,13 +76,29 @@ def _chunk_grid(node: NodeSnapshot) -> dict[str, Any]:
 
 def check_regular(node: NodeSnapshot) -> None:
     """Raise InvalidInputError unless the chunk grid of an array is regular."""
-    name = _chunk_grid(node).get("name")
+    name = _chunk_grid(node.user_data).get("name")
     if name != "regular":
         raise InvalidInputError(
             f"the chunk grid of array {node.path!r} is {name!r}; only the chunks of a 'regular' "
             "grid can be shifted, since only they have one shape. Read the array and write it "
             "shifted",
             name=node.path,
+            found=name,
+            allowed=("regular",),
+        )
+
+
+def check_grid_of_v1(path: str, user_data: bytes) -> None:
+    """Raise InvalidInputError if the document of an array has another grid than a regular one.
+
+    Snapshots of spec version 1 store one chunk length for each dimension.
+    """
+    name = _chunk_grid(user_data).get("name", "regular")
+    if name != "regular":
+        raise InvalidInputError(
+            f"the chunk grid of array {path!r} is {name!r}; spec version 1 has only 'regular' "
+            "grids, use a repository of spec version 2",
+            name=path,
             found=name,
             allowed=("regular",),
         )

@@ -37,6 +37,7 @@ from icechunk_format.grid.coordinate_set import checked_coords
 from icechunk_format.repository.changes.change_set import ChangeSet
 from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 from icechunk_format.repository.changes.grid_checks import (
+    check_grid_of_v1,
     check_receipts,
     check_regular,
     grid_of,
@@ -188,8 +189,8 @@ class WriteSession(CommittingSession):
         AlreadyExistsError
             A node exists at the path.
         InvalidInputError
-            The numbers of dimensions differ, the parent is an array, or the session has moved
-            nodes.
+            The numbers of dimensions differ, the parent is an array, the session has moved nodes,
+            or the chunk grid is not regular in a repository of spec version 1.
 
         Examples
         --------
@@ -200,6 +201,8 @@ class WriteSession(CommittingSession):
         """
         self._check_open()
         array = checked_shape(path, shape, num_chunks, dimension_names)
+        if self.format.spec_version == 1:
+            check_grid_of_v1(path, user_data)
         if node_id is None:
             node_id = NodeId(secrets.token_bytes(NodeId.SIZE))
         self._tree.create(path, user_data, node_id, array)
@@ -231,11 +234,14 @@ class WriteSession(CommittingSession):
         ------
         InvalidInputError
             Only one of ``shape`` and ``num_chunks`` is given, a group is given a shape, the number
-            of dimensions differs, or the session has moved nodes.
+            of dimensions differs, the session has moved nodes, or the chunk grid is not regular in
+            a repository of spec version 1.
         """
         self._check_open()
         node = self._tree.existing(path)
         array = changed_shape(node, path, shape, num_chunks, dimension_names)
+        if self.format.spec_version == 1:
+            check_grid_of_v1(path, user_data)
         dropped = None
         if array is not None:
             changes = self.changes.chunks.get(node.id)
