@@ -96,8 +96,6 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         committed.
     CommitOutcomeUnknownError
         The commit may or may not have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     paths = [array.path for array in change.arrays]
     opened = open_change(change.destination, change.options, paths, receipts)
@@ -193,13 +191,6 @@ def open_change(
         Paths of the arrays whose chunks receipts may have.
     check
         Called after the receipts are checked, before a new repository or branch is created.
-
-    Raises
-    ------
-    InvalidInputError
-        Two tasks wrote one chunk, or a receipt has chunks of another array.
-    AlreadyExistsError
-        Another writer created the repository with another spec version.
     """
     receipts = list(receipts)
     search = Repository.find if destination.base is None else Repository.open

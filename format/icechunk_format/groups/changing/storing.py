@@ -189,8 +189,6 @@ class TaskFiles:
         InvalidInputError
             The block ends or begins inside of a chunk or outside of the array, or the values have
             another data type.
-        StorageError
-            Storage failed.
         """
         fill = array.metadata.fill_value
         chunks = chunks_of(array.metadata, start, values)

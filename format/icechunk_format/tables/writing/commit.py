@@ -71,8 +71,6 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         nothing was committed.
     CommitOutcomeUnknownError
         The commit may or may not have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     receipts = list(receipts)
     rows: Counter[int] = Counter()

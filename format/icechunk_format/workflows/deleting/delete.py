@@ -279,13 +279,7 @@ def _nothing(request: DeleteRequest, destination: Destination) -> WriteResult:
 def _what_to_delete(
     dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
 ) -> LabelsToDelete | RegionToDelete:
-    """Resolve a selection of a group.
-
-    Raises
-    ------
-    InvalidInputError
-        The selection is empty or covers every cell, or a name or value is invalid.
-    """
+    """Resolve a selection of a group."""
     if not any(selecting.get(name) for name in ("where", "sel", "isel")):
         raise InvalidInputError(
             "delete needs where, sel or isel; to remove a variable with all its labels, use"

@@ -125,8 +125,6 @@ def output_array(
         The layout of the result for one block, or for the whole group.
     lengths
         Lengths of the dimensions of the block, or of the group.
-    passed
-        True if the values are those of the source.
     """
     shape, steps, factors = [], [], {}
     for dim, size in zip(layout.dims, layout.shape, strict=True):

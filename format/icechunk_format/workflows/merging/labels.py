@@ -76,8 +76,6 @@ class DimLabels:
     ----------
     ours, theirs
         The index in the source and in the target of each element of the common snapshot.
-    variable
-        The array of labels, or None.
     stored
         Stored labels of source and target.
     """

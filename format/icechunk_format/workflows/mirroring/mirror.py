@@ -164,8 +164,6 @@ def bring_up_to_date(
         other runs committed first in every attempt.
     UnsupportedError
         A column cannot be in a Delta table, or ``deltalake`` is not installed.
-    StorageError
-        The storage of the repository or of the table failed.
     """
     target = request.target
     if f"{target.url}/".startswith(f"{request.location.url}/"):

@@ -142,16 +142,8 @@ def rechunk_arrays(
 
     Parameters
     ----------
-    run
-        Runs all tasks, and returns the receipts.
     cores
         Number of parallel tasks; None for one process.
-
-    Raises
-    ------
-    ConflictError
-        Other writers changed elements of the same arrays, appended too often, or appended with
-        ``on_conflict="fail"``; nothing was committed.
     """
     return until_won(
         lambda _: _rechunk_once(request, run, cores=cores, dry_run=dry_run),

@@ -116,8 +116,6 @@ def virtualize_files(
         attempt; nothing was committed.
     CommitOutcomeUnknownError
         The commit may have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     return _Call(archive, run, max(1, cores), progress).result()
 

@@ -49,11 +49,6 @@ class Copying:
             By path: the document of the model, followed by those of other files.
         dims
             The concatenated dimensions.
-
-        Raises
-        ------
-        InvalidInputError
-            An option names an unknown array or dimension, or a value is invalid.
         """
         inside = {d for own, *_ in found.values() for d in own.dimension_names or () if d}
         names = {path.rpartition("/")[2] for path in found} | found.keys()

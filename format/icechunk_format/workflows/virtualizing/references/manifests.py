@@ -71,15 +71,7 @@ class ReferencesContext:
 
 
 def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskReceipt:
-    """Store the manifests of one task.
-
-    Raises
-    ------
-    InvalidInputError
-        A reference cannot be stored, for instance because it is outside of all containers.
-    StorageError, FormatError
-        The repository cannot be read or written.
-    """
+    """Store the manifests of one task."""
     destination, target = context.destination, task.target
     storage = destination.open_storage()
     found: list[ChunkRefs] = []

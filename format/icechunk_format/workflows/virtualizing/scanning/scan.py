@@ -153,11 +153,6 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
     """Scan files on an executor.
 
     Many references are staged in several objects, so that memory is bounded.
-
-    Raises
-    ------
-    StorageError, ReadOnlyError
-        The references could not be staged.
     """
     receipts: list[ScannedFile] = []
     scanner = _Scanner(context)
