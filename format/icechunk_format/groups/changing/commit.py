@@ -35,14 +35,14 @@ from icechunk_format.groups.changing.targets import (
 )
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChunkChanges
 from icechunk_format.repository.changes.group_lengths import (
     arrays_of,
     new_disagreements,
     other_lengths,
 )
 from icechunk_format.repository.commit.commit import Written
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import WhenMoved
 from icechunk_format.storage.location import Location

@@ -10,7 +10,7 @@ from icechunk_format.groups.changing.targets import Destination
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import checked_source
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.files import ManifestFormat
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess

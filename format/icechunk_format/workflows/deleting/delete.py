@@ -34,7 +34,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.tables import Dataset, Selecting, Selection, Table, dataset_at, selecting
 from icechunk_format.tables.reading import Residual, ScanContext
 from icechunk_format.tables.writing import (

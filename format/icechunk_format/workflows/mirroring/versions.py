@@ -15,7 +15,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.names import nearest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.history.history import snapshots_after
+from icechunk_format.repository.history import snapshots_after
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, Mirrored, files_of, records
 from icechunk_format.workflows.mirroring.record import MirrorRecord
