@@ -34,7 +34,7 @@ from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.repository.files import load_manifests
 from icechunk_format.tables import open_dataset
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata, build_group_metadata

@@ -300,11 +300,6 @@ def write_schema(schema: StructType) -> pa.Schema:
 
     The metadata of a field are a JSON object under the key ``icechunk``, as in the schemas of the
     layer of tables. Other columns have none.
-
-    Raises
-    ------
-    UnsupportedError
-        A column has a type that no array can hold.
     """
     fields = []
     for field in schema.fields:

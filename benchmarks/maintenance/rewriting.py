@@ -22,7 +22,7 @@ from measurement import Row
 
 from icechunk_format.maintenance import copy, rewrite_manifests
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading import run_scan
 

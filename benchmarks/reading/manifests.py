@@ -22,7 +22,7 @@ from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_re
 from icechunk_format.encoding.manifest.decode import ArrayManifest, Manifest, decode
 from icechunk_format.encoding.manifest.encode import encode
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 
 if TYPE_CHECKING:
     from argparse import Namespace

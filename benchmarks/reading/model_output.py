@@ -91,7 +91,7 @@ def read_here(path: str) -> pa.Table:
     """Open, plan and read every cell into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.repository.files.metadata_files import metadata_cache
+    from icechunk_format.repository.files import metadata_cache
     from icechunk_format.tables.reading import run_scan
 
     metadata_cache().clear()

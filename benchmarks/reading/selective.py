@@ -106,7 +106,7 @@ def select(path: str, group: str, sel: str) -> pa.Table:
     """Open, plan and read the box into one Arrow table."""
     import pyarrow as pa
 
-    from icechunk_format.repository.files.metadata_files import metadata_cache
+    from icechunk_format.repository.files import metadata_cache
     from icechunk_format.tables.reading import run_scan
 
     metadata_cache().clear()

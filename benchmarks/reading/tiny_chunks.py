@@ -185,7 +185,7 @@ def get_all(place: S3Place) -> int:
 
 def run_tasks(place: Path | S3Place) -> float:
     """Open the repository afresh, run every task and add up the values."""
-    from icechunk_format.repository.files.metadata_files import metadata_cache
+    from icechunk_format.repository.files import metadata_cache
     from icechunk_format.tables.reading import run_scan
 
     metadata_cache().clear()

@@ -63,8 +63,6 @@ class SessionDefaults:
 
     Attributes
     ----------
-    options
-        Defaults of options.
     hadoop
         Hadoop's settings of storages, if the options take settings from them.
     profiles

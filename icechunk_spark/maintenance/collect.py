@@ -44,7 +44,8 @@ from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import CollectResult, DeleteReport, Phase
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
+from icechunk_format.repository.history import parse_cutoff
+from icechunk_format.repository.history.resolve import Cutoff
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_jobs

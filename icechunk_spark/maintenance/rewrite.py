@@ -19,7 +19,7 @@ from icechunk_format.maintenance import RewriteResult
 from icechunk_format.maintenance.rewriting import rewrite as one_process
 from icechunk_format.maintenance.rewriting.boxes import run_rewrite
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST
+from icechunk_format.repository.files import MAX_REFS_PER_MANIFEST
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import session_location

@@ -48,11 +48,6 @@ def encoded(
         The block, for messages.
     encoding, times
         Encoding that was given, and encoding of times.
-
-    Raises
-    ------
-    InvalidInputError
-        A value or an attribute cannot be stored.
     """
     what = f"variable {name!r} {where}"
     variable = _floats(variable)

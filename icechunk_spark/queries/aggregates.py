@@ -69,8 +69,6 @@ def replan_aggregate(
 
     Parameters
     ----------
-    read
-        The read within its query.
     conjuncts
         All conditions below the aggregate. Spark does not evaluate them again.
     groups

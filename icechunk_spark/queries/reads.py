@@ -87,10 +87,6 @@ class Read:
     ----------
     name
         The name of the read in plans and in counts of tasks.
-    columns
-        The columns of its DataFrame.
-    snapshot
-        The pinned snapshot.
     tasks
         The number of tasks of the whole read.
     is_fresh

@@ -76,8 +76,6 @@ class QueriedRead:
 
     Attributes
     ----------
-    read
-        The read.
     opened
         Its table at the snapshot that the query reads.
     time_zone

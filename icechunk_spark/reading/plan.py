@@ -221,13 +221,7 @@ class MetadataRead:
 
 
 def resolve_read(options: ReadRequest) -> str:
-    """Resolve the options to a snapshot, or to the two snapshots of a metadata table.
-
-    Raises
-    ------
-    NotFoundError
-        The repository, branch, tag or snapshot does not exist.
-    """
+    """Resolve the options to a snapshot, or to the two snapshots of a metadata table."""
     if options.table is not None:
         from icechunk_format.tables import resolve_snapshots
 

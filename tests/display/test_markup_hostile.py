@@ -22,7 +22,8 @@ from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import NotFoundError
 from icechunk_format.groups.changing import WriteResult
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.diff import Changes, Move
+from icechunk_format.repository.history import Changes
+from icechunk_format.repository.history.diff import Move
 from icechunk_format.repository.history.graph import GraphEntry
 from icechunk_format.tables import open_dataset
 

@@ -11,7 +11,7 @@ from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.groups.changing import WriteResult
 from icechunk_format.maintenance import CollectResult, ExpireResult
-from icechunk_format.repository.commit.commit import CommitResult
+from icechunk_format.repository.commit import CommitResult
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring import MirrorResult
 from icechunk_format.workflows.virtualizing import VirtualizeResult

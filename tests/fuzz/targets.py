@@ -30,7 +30,7 @@ from icechunk_format.encoding.values.metadata_items import decode_msgpack, encod
 from icechunk_format.errors import IcechunkError
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading import run_scan

@@ -16,9 +16,9 @@ from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.errors import FormatError
 from icechunk_format.groups import DimSelection, SnapshotSource
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.repository.files.metadata_files import metadata_cache
 from icechunk_format.storage.location import Location, open_storage
 
 

@@ -20,7 +20,7 @@ from icechunk_format.encoding.repo_info.updates import RepoInitializedUpdate, Re
 from icechunk_format.encoding.snapshot import file as snapshot
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.values.metadata_items import MetadataItems
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.repository.state import publish, races
 from icechunk_format.storage.location import Location, open_storage
 

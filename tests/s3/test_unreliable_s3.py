@@ -23,7 +23,7 @@ from icechunk_format.encoding.ids import ChunkId
 from icechunk_format.errors import CommitOutcomeUnknownError, ConflictError, StorageError
 from icechunk_format.maintenance import collect_garbage, expire_snapshots, verify
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading import run_scan

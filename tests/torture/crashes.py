@@ -28,7 +28,7 @@ from torture.processes import (
 
 from icechunk_format import Repository
 from icechunk_format.maintenance import collect_garbage, verify
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.workflows.mirroring import DeltaTarget
 
 REPOSITORIES = (

@@ -23,7 +23,7 @@ from torture.crashes import REPOSITORIES, digest, without_record
 from torture.processes import Child, Stage, Watch, staged, tried
 
 from icechunk_format import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.tables import open_dataset
 
 # Those that create what others change, or that need a repository alone.

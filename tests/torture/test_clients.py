@@ -17,7 +17,7 @@ from helpers.sessions.model import stored_contents
 
 from icechunk_format.errors import CommitOutcomeUnknownError, ConflictError, StorageError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location
 
 WRITERS, COMMITS = 3, 2

@@ -35,7 +35,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance import verify
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 
 PAYLOAD = bytes(range(256)) * 4
 VERSIONS = pytest.mark.parametrize("spec_version", [1, 2])

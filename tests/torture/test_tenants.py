@@ -25,7 +25,7 @@ from helpers.servers.http import misbehaving_server
 
 from icechunk_format.errors import StorageError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage import location as location_module
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset

@@ -16,7 +16,7 @@ from helpers.sessions.model import array_document, group_document, stored_conten
 
 from icechunk_format.errors import InvalidInputError, StorageError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.local import store as local
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset

@@ -91,7 +91,7 @@ class SnapshotChoice:
 
     def resolve(self, repository: RepositoryReader) -> SnapshotId:
         """Return the snapshot, as ``Repository.resolve``."""
-        from icechunk_format.repository.history.resolve import parse_cutoff
+        from icechunk_format.repository.history import parse_cutoff
 
         as_of = None if self.as_of is None else parse_cutoff(self.as_of, argument="--as-of")
         snapshot = None if self.snapshot is None else whole_id(repository, self.snapshot)
@@ -191,7 +191,7 @@ def json_or_word(string: str) -> Any:
 
 def parse_past(string: str, *, argument: str) -> datetime:
     """Parse an age or a time in the past to a timestamp."""
-    from icechunk_format.repository.history.resolve import parse_cutoff
+    from icechunk_format.repository.history import parse_cutoff
 
     now = datetime.now(UTC)
     timestamp = parse_cutoff(string, argument=argument, now=now)

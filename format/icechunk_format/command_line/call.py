@@ -96,8 +96,6 @@ class Call:
             Runs the command; only plans it if the argument is True.
         show
             Prints a result, with the given function for a line.
-        yes
-            Run without showing a plan or asking for confirmation.
         needs_terminal
             False if no terminal is required, since the plan may not need a confirmation.
         is_needed

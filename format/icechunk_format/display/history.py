@@ -215,8 +215,6 @@ class Row:
 
     Parameters
     ----------
-    lane
-        The lane of the snapshot.
     joined
         The lanes that lead to the snapshot, ``lane`` first.
     above, beside, below

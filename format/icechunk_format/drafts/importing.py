@@ -53,11 +53,7 @@ from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
-from icechunk_format.repository.files.manifest_files import (
-    ManifestFormat,
-    ManifestReceipt,
-    store_manifests,
-)
+from icechunk_format.repository.files import ManifestFormat, ManifestReceipt, store_manifests
 from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.history.history import snapshot_summary
 from icechunk_format.repository.lifecycle import create

@@ -36,7 +36,7 @@ from icechunk_format.groups.chunk_edges import AxisPick, any_partial, pick, prod
 from icechunk_format.groups.positions import DimSelection
 from icechunk_format.groups.shards import ShardReads
 from icechunk_format.groups.variable import Variable
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import count, timed

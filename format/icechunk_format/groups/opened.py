@@ -14,9 +14,9 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.groups.array_reader import ArrayReader, DecodedChunks
 from icechunk_format.groups.positions import DimSelection
 from icechunk_format.groups.variable import Variable
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.files import Loaded, load_snapshot, metadata_cache
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.repository.files.metadata_files import Loaded, load_snapshot, metadata_cache
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_NATIVE, ChunkRefs
 from icechunk_format.errors import FormatError
-from icechunk_format.repository.chunks.source import TO_END, ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.chunks.source import TO_END
+from icechunk_format.repository.files import Loaded, metadata_cache
 from icechunk_format.repository.files.chunk_lookup import ChunkLookup
-from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.sharding import Sharding
 

@@ -70,8 +70,6 @@ class MetadataTable:
 
     Parameters
     ----------
-    name
-        Its name, as in ``path#name``.
     row
         The meaning of a row.
     scope

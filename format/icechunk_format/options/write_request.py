@@ -85,8 +85,6 @@ def parse_write_options(
     ----------
     options
         Names in any spelling, values as strings, including the path.
-    call
-        The call that takes the options.
     """
     refuse_catalog_table(options)
     given = collect_options(options, call)

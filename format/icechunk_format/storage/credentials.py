@@ -42,8 +42,6 @@ class Credentials:
 
     Parameters
     ----------
-    name
-        The name.
     source
         The settings, named like the options ``storage.*`` without the prefix, a function that
         returns them, or None for those of the environment of this process.

@@ -72,8 +72,6 @@ def plan_partials(
         The cells, with those of the options.
     time_zone
         The time zone of the conditions of measures.
-    cores
-        Number of tasks that run at once.
 
     Raises
     ------

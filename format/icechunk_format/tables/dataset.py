@@ -32,7 +32,7 @@ from icechunk_format.groups import (
 )
 from icechunk_format.groups.dimension_sets import data_variables, find_group
 from icechunk_format.names import choose
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.cf.arrow_values import TimestampType
 from icechunk_format.tables.reading.plan import PlanRequest, plan_scan

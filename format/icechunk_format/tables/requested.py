@@ -45,13 +45,7 @@ def open_snapshot(
 
 
 def requested_dataset(options: ReadRequest, pinned: str | None = None) -> Dataset:
-    """Open the group that the options specify.
-
-    Raises
-    ------
-    NotFoundError
-        The repository, the branch, tag or snapshot, or the group does not exist.
-    """
+    """Open the group that the options specify."""
     return open_requested(options, pinned)[1]
 
 
@@ -71,15 +65,7 @@ def dataset_at(
 
 
 def requested_table(options: ReadRequest, dataset: Dataset) -> Table:
-    """Return the table of a group that the options specify.
-
-    Raises
-    ------
-    NotFoundError
-        A variable does not exist.
-    InvalidInputError
-        An option does not apply to this group.
-    """
+    """Return the table of a group that the options specify."""
     return dataset.table(
         options.layout,
         variables=options.variables,
@@ -128,8 +114,6 @@ def requested_scan(
 
     Raises
     ------
-    InvalidInputError
-        A column does not exist, or a condition, selection or number is invalid.
     UnauthorizedVirtualChunkError
         A virtual chunk of the first tasks is outside of every authorized prefix. Their manifests
         are read only if the repository has an unauthorized container.

@@ -28,14 +28,8 @@ class PlannedGroup:
 
     Attributes
     ----------
-    location
-        The repository.
-    path
-        Path of the group.
     arrays
         Documents of the arrays by name.
-    attributes
-        Attributes of the group.
     """
 
     location: Location
@@ -52,13 +46,6 @@ def check_access(source: SnapshotSource, boxes: Iterable[ArrayBox], *, fetch: bo
     fetch
         If True, a byte of one chunk of each box is read, which also checks the storage. Otherwise
         nothing is read from a repository whose virtual chunks are all authorized.
-
-    Raises
-    ------
-    UnauthorizedVirtualChunkError
-        A virtual chunk is outside of every authorized prefix.
-    StorageError, NotFoundError
-        A chunk cannot be read.
     """
     if not fetch and not source.chunk_source.has_unauthorized_containers:
         return

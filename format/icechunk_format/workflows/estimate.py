@@ -85,8 +85,6 @@ def estimate_read(
 
     Parameters
     ----------
-    options
-        The options of the read.
     run
         Runs the tasks that read manifests.
     exact

@@ -15,13 +15,7 @@ Ranges = dict[str, tuple[int, int]]
 
 
 def common_sizes(variables: Iterable[Variable], label: str) -> dict[str, int]:
-    """Return the lengths of dimensions, starting with arrays with the most dimensions.
-
-    Raises
-    ------
-    InvalidInputError
-        A dimension has several lengths.
-    """
+    """Return the lengths of dimensions, starting with arrays with the most dimensions."""
     sizes: dict[str, int] = {}
     for variable in sorted(variables, key=lambda v: -len(v.dims)):
         for dim, size in zip(variable.dims, variable.shape, strict=True):
@@ -37,13 +31,7 @@ def common_sizes(variables: Iterable[Variable], label: str) -> dict[str, int]:
 def selected_ranges(
     dataset: Dataset, sizes: Mapping[str, int], *, sel: Given | None, isel: Given | None
 ) -> Ranges:
-    """Return the range of elements of each selected dimension, by name.
-
-    Raises
-    ------
-    InvalidInputError
-        A selection has gaps or is empty, or a label or dimension does not exist.
-    """
+    """Return the range of elements of each selected dimension, by name."""
 
     def labels(dim: str) -> pa.Array:
         variable = dataset.variables.get(dim)

@@ -25,7 +25,7 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.groups.changing import Destination
-from icechunk_format.repository.changes.meaning import OF_VALUES, same_aspects
+from icechunk_format.repository.changes import OF_VALUES, same_aspects
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.cf import attribute_decoder
 from icechunk_format.zarr.fill_values import differs

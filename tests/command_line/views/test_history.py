@@ -15,7 +15,7 @@ from icechunk_format.command_line.views.screen import IN_ASCII
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.encoding.values.metadata_items import MetadataItems
-from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.repository.history import newest_first
 
 
 def snapshot_id(number):

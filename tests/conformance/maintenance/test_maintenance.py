@@ -24,7 +24,7 @@ from helpers.reference.repositories import CASES, build
 from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.maintenance import collect_garbage
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 
 icechunk.set_logs_filter("off")
 

@@ -14,7 +14,7 @@ from helpers.sessions.model import group_document, stored_contents
 
 from icechunk_format.errors import ConflictError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 
 
 def test_the_reference_expires_and_collects_what_we_wrote(tmp_path):

@@ -26,8 +26,8 @@ from icechunk_format.encoding.ids import ManifestId
 from icechunk_format.errors import ConflictError
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository import Repository
+from icechunk_format.repository.files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 
 
 def get_chunk(session, key):

@@ -16,7 +16,7 @@ from icechunk_format.maintenance.garbage.marks import OneProcessCollector
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import DeleteReport, Phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 
 FOREIGN = (
     "chunks/readme.txt",

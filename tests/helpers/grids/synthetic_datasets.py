@@ -18,7 +18,7 @@ from icechunk_format.encoding.object_keys import chunk_key, manifest_key, snapsh
 from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, ManifestRefs
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.storage.location import open_storage
 from icechunk_format.tables import Dataset
 from icechunk_format.zarr.data_types import data_type_from_numpy

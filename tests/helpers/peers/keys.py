@@ -11,7 +11,8 @@ import numpy as np
 
 from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.errors import InvalidInputError, ReadOnlyError
-from icechunk_format.repository.chunks.source import TO_END, ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.chunks.source import TO_END
 from icechunk_format.repository.session.reads import current_refs
 from icechunk_format.zarr.chunk_grid import parse_chunk_grid
 from icechunk_format.zarr.zarr_json import parse_array_metadata, parse_group_metadata

@@ -26,7 +26,7 @@ from icechunk_format.encoding.repo_info.updates import (
     RepoInitializedUpdate,
 )
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.files import ManifestFormat
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.workflows.merging.repository import Repository
 

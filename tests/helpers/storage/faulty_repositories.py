@@ -5,7 +5,7 @@ from helpers.sessions.model import group_document
 from helpers.storage.faulty_storage import FaultyStorage
 
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.memory import MemoryStorage
 

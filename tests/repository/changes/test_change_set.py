@@ -6,13 +6,8 @@ import numpy as np
 
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.transaction_log import MoveOperation, TransactionLog
-from icechunk_format.repository.changes.change_set import (
-    ChangeSet,
-    joined_chunks,
-    joined_logs,
-    metadata_of,
-)
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChangeSet, ChunkChanges, metadata_of
+from icechunk_format.repository.changes.change_set import joined_chunks, joined_logs
 from icechunk_format.repository.changes.touched_chunks import TouchedChunks
 
 ID = SnapshotId(b"s" * SnapshotId.SIZE)

@@ -10,8 +10,8 @@ from helpers.raised import raises
 from icechunk_format.encoding.ids import ManifestId
 from icechunk_format.encoding.manifest.chunk_refs import KIND_NATIVE, ChunkRefs
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.changes import ChunkChanges
+from icechunk_format.repository.files import ManifestReceipt
 
 GRID = (4, 3)
 EVERYWHERE = [*product(*map(range, GRID))]

@@ -14,9 +14,9 @@ from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document, stored_contents
 
 from icechunk_format.errors import ConflictError
-from icechunk_format.repository.changes.conflicts import ConflictKind
+from icechunk_format.repository.changes import ConflictKind
+from icechunk_format.repository.files import store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import store_manifests
 
 
 def array(session, path, version=0, length=4):

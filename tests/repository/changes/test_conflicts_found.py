@@ -7,9 +7,9 @@ import pytest
 
 from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.transaction_log import MoveOperation, TransactionLog
-from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.conflicts import (
+from icechunk_format.repository.changes import (
+    ChangeSet,
+    ChunkChanges,
     ConflictDetector,
     ConflictKind,
     TheirCommit,

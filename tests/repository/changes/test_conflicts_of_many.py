@@ -8,8 +8,12 @@ from icechunk_format.encoding.node_path import ROOT
 from icechunk_format.encoding.snapshot.file import ArrayNode, NodeSnapshot, Snapshot
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.encoding.transaction_log import TransactionLog
-from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.conflicts import ConflictDetector, ConflictKind, TheirCommit
+from icechunk_format.repository.changes import (
+    ChangeSet,
+    ConflictDetector,
+    ConflictKind,
+    TheirCommit,
+)
 
 COUNT = 4000
 TIP = SnapshotId(b"tip.........")

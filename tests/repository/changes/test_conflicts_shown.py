@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
+from icechunk_format.repository.changes import Conflict, ConflictKind
 
 
 def test_a_conflict_shows_its_chunks_and_commit():

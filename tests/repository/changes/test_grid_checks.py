@@ -18,7 +18,7 @@ from icechunk_format.repository.changes.grid_checks import (
     grid_of,
     whole_chunks_after,
 )
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files import ManifestReceipt
 
 REGULAR = {"name": "regular", "configuration": {"chunk_shape": [3, 4]}}
 

@@ -8,11 +8,10 @@ from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document
 
 from icechunk_format.errors import ConflictError, InvalidInputError
-from icechunk_format.repository.changes.change_set import ChangeSet
+from icechunk_format.repository.changes import ChangeSet, changed_groups
 from icechunk_format.repository.changes.group_lengths import (
     Disagreement,
     arrays_of,
-    changed_groups,
     new_disagreements,
 )
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from icechunk_format.repository.changes.meaning import (
+from icechunk_format.repository.changes import (
     MISSING,
     OF_VALUES,
     PACKING,
-    STORED,
     same_aspects,
     same_meaning,
 )
+from icechunk_format.repository.changes.meaning import STORED
 
 DOCUMENT = {
     "shape": [4],

@@ -24,7 +24,8 @@ from icechunk_format.errors import (
     NotFoundError,
     UnauthorizedVirtualChunkError,
 )
-from icechunk_format.repository.chunks.source import TO_END, ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.chunks.source import TO_END
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import VirtualAccess
 

@@ -11,11 +11,8 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.repository.chunks.virtual import (
-    VirtualResolver,
-    check_virtual_options,
-    parse_authorized,
-)
+from icechunk_format.repository.chunks import VirtualResolver
+from icechunk_format.repository.chunks.virtual import check_virtual_options, parse_authorized
 
 
 def container(url_prefix, store_kind="s3", name=None, **store_options):

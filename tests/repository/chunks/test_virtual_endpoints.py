@@ -14,7 +14,7 @@ import pytest
 
 from icechunk_format.encoding.config.config import VirtualChunkContainer
 from icechunk_format.errors import IcechunkError, UnauthorizedVirtualChunkError
-from icechunk_format.repository.chunks.virtual import VirtualResolver
+from icechunk_format.repository.chunks import VirtualResolver
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import ReadRequest
 

@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icechunk_format.repository.chunks.virtual_url import (
-    MalformedUrlError,
-    parse_url,
-    shown,
-)
+from icechunk_format.repository.chunks import shown
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 
 
 @pytest.mark.parametrize(

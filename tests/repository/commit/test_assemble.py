@@ -17,9 +17,8 @@ from icechunk_format.encoding.snapshot.manifest_lists import ManifestFiles, Mani
 from icechunk_format.errors import FormatError
 from icechunk_format.repository.commit import assemble, manifest_plan
 from icechunk_format.repository.commit.assemble import manifest_files_of
+from icechunk_format.repository.files import metadata_cache, store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.repository.files.metadata_files import metadata_cache
 
 
 def test_an_append_writes_only_what_is_appended(repository):

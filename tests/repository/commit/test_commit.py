@@ -21,7 +21,7 @@ from icechunk_format.encoding.repo_info.updates import NewCommitUpdate
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commit_module
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.repo_file import read_state
 

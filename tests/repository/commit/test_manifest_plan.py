@@ -15,10 +15,10 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs, inline_refs,
 from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import bounds_of
 from icechunk_format.grid.coordinate_set import CoordSet
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChunkChanges
 from icechunk_format.repository.commit.manifest_plan import ManifestPlanner
-from icechunk_format.repository.files import manifest_files
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, limited
+from icechunk_format.repository.files import ManifestReceipt, manifest_files
+from icechunk_format.repository.files.manifest_files import limited
 
 GRID = 7
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from icechunk_format.repository.files.bounded_reads import cut_into_boxes
+from icechunk_format.repository.files import cut_into_boxes
 
 
 def test_the_longest_axis_is_cut_wherever_the_box_is():

@@ -12,8 +12,8 @@ from icechunk_format.encoding.ids import ManifestId
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.grid.coordinate_set import CoordSet
+from icechunk_format.repository.files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 
 
 def store_block(session, ranges, payload=b"z" * 600, path="/a"):

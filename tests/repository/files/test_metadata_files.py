@@ -13,8 +13,9 @@ from helpers.sessions.model import group_document
 from icechunk_format.encoding.snapshot import file as snapshot_file
 from icechunk_format.errors import InvalidInputError, NotFoundError
 from icechunk_format.repository import Repository
+from icechunk_format.repository.files import Loaded
 from icechunk_format.repository.files import metadata_files as objects
-from icechunk_format.repository.files.metadata_files import Loaded, ObjectCache
+from icechunk_format.repository.files.metadata_files import ObjectCache
 from icechunk_format.storage.location import Location, open_storage
 
 

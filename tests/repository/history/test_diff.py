@@ -11,7 +11,8 @@ from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.encoding.transaction_log import MoveOperation, TransactionLog
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.diff import Move, add_up
+from icechunk_format.repository.history import add_up
+from icechunk_format.repository.history.diff import Move
 
 
 def node_id(number):

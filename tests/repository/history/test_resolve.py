@@ -14,7 +14,7 @@ from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.encoding.repo_info import v1_branches_and_tags as v1_refs
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.resolve import parse_cutoff
+from icechunk_format.repository.history import parse_cutoff
 
 
 def snapshot_id(number):

@@ -20,8 +20,8 @@ from helpers.sessions.model import (
 )
 
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.repository.files import store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import store_manifests
 
 BY_EXECUTORS = b"by an executor in session "
 

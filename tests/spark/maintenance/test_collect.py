@@ -22,7 +22,7 @@ from icechunk_format.maintenance.garbage.collect import collect_from
 from icechunk_format.maintenance.garbage.parts import SweepTask
 from icechunk_format.maintenance.garbage.result import Phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location
 from icechunk_spark.jobs.task_rows import with_receipts
 from icechunk_spark.maintenance import collect_tasks

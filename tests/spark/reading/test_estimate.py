@@ -12,7 +12,7 @@ from helpers.spark.repositories import add_array, commit
 import icechunk_spark
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.keywords import parse_arguments
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.tables import requested_inspection, resolve_snapshots, run_inspection
 
 pytestmark = pytest.mark.needs_reference

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icechunk_format.groups import ArrayReader
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.memory import MemoryStorage
 from icechunk_format.tables.reading import run_scan, task_cost
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.groups import SnapshotSource
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import open_storage
 from icechunk_format.tables.reading import run_scan, scan
 

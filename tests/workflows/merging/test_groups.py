@@ -29,7 +29,7 @@ from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.maintenance import verify
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.changes.conflicts import ConflictKind
+from icechunk_format.repository.changes import ConflictKind
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
 from icechunk_format.workflows.merging import groups

@@ -19,7 +19,7 @@ from icechunk_format import Repository
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.maintenance import collect_garbage, verify
 from icechunk_format.repository.commit import commit as commits
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.workflows.merging import merge
 
 

@@ -19,7 +19,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage.location import Location
 from icechunk_format.tables.writing.in_process import write_table
 from icechunk_format.workflows.deleting import DeleteRequest, delete_selected

@@ -15,7 +15,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.values import parse_byte_size
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import measured
 from icechunk_format.tables import open_dataset

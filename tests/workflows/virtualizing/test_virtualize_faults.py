@@ -16,7 +16,7 @@ from helpers.storage.faulty_storage import FaultyStorage
 
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import metadata_cache
+from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage import location as locations
 from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.tables import open_dataset

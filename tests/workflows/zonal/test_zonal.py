@@ -392,7 +392,7 @@ def test_curvilinear_grids_are_refused():
 
 
 def test_chunks_without_a_zone_are_not_fetched(monkeypatch):
-    from icechunk_format.repository.chunks.source import ChunkSource
+    from icechunk_format.repository.chunks import ChunkSource
 
     fetched = []
     fetch = ChunkSource.fetch

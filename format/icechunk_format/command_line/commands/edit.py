@@ -17,7 +17,7 @@ from icechunk_format.display.plain_text import safe
 from icechunk_format.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.commit import CommitResult
 
 _PathArgument = Annotated[
     str,

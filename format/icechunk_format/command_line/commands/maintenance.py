@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from icechunk_format.encoding.repo_info.file import SnapshotInfo
     from icechunk_format.maintenance import CollectResult, ExpireResult, RewriteResult
-    from icechunk_format.repository import Repository
-    from icechunk_format.repository.lifecycle.upgrade import UpgradeReport
+    from icechunk_format.repository import Repository, UpgradeReport
 
 _COLLECTED: Final = {
     "snapshots_deleted": ("snapshot", "snapshots"),

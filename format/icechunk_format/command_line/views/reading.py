@@ -12,7 +12,7 @@ from icechunk_format.errors import NotFoundError
 from icechunk_format.groups.changing import has_expired
 from icechunk_format.options.metadata_tables import GROUPS, STORED_COLUMNS, VARIABLES
 from icechunk_format.progress import counted
-from icechunk_format.repository.history.graph import newest_first
+from icechunk_format.repository.history import newest_first
 from icechunk_format.tables import (
     change_rows,
     names_of,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from icechunk_format.encoding.transaction_log import TransactionLog
     from icechunk_format.progress import ProgressOption
     from icechunk_format.repository import RepositoryReader
-    from icechunk_format.repository.history.diff import Changes
+    from icechunk_format.repository.history import Changes
 
 Document = dict[str, Any]
 _T = TypeVar("_T")

@@ -92,8 +92,6 @@ class Snapshot:
         Commit metadata as stored; ``metadata`` decodes it.
     nodes
         Sorted by path, paths unique.
-    manifest_files
-        The manifest files of all arrays.
     duplicate_paths
         Paths that the file contains more than once.
     """

@@ -35,14 +35,14 @@ from icechunk_format.groups.changing.targets import (
 )
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChunkChanges
 from icechunk_format.repository.changes.group_lengths import (
     arrays_of,
     new_disagreements,
     other_lengths,
 )
 from icechunk_format.repository.commit.commit import Written
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files import ManifestReceipt
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.repository.session.committing import WhenMoved
 from icechunk_format.storage.location import Location
@@ -96,8 +96,6 @@ def commit_arrays(change: ArraysCommit, receipts: Iterable[TaskReceipt]) -> Writ
         committed.
     CommitOutcomeUnknownError
         The commit may or may not have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     paths = [array.path for array in change.arrays]
     opened = open_change(change.destination, change.options, paths, receipts)
@@ -193,13 +191,6 @@ def open_change(
         Paths of the arrays whose chunks receipts may have.
     check
         Called after the receipts are checked, before a new repository or branch is created.
-
-    Raises
-    ------
-    InvalidInputError
-        Two tasks wrote one chunk, or a receipt has chunks of another array.
-    AlreadyExistsError
-        Another writer created the repository with another spec version.
     """
     receipts = list(receipts)
     search = Repository.find if destination.base is None else Repository.open

@@ -10,7 +10,7 @@ from icechunk_format.groups.changing.targets import Destination
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.chunks.source import checked_source
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.files import ManifestFormat
 from icechunk_format.repository.lifecycle.create import check_new_root
 from icechunk_format.storage.location import Location, Place, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
@@ -19,15 +19,7 @@ from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 def open_destination(
     location: Place, options: WriteOptions, access: VirtualAccess = NO_ACCESS
 ) -> tuple[Destination, Snapshot | None] | WriteResult:
-    """Return the repository of a change and its base; a result if it is already committed.
-
-    Raises
-    ------
-    AlreadyExistsError
-        The location is not empty and is not a repository.
-    NotFoundError
-        The branch does not exist.
-    """
+    """Return the repository of a change and its base; a result if it is already committed."""
     destination, base, done = find_base(location, options, access)
     return done or (destination, base)
 

@@ -29,10 +29,11 @@ from icechunk_format.groups.changing.containers import (
     prefixes_of,
 )
 from icechunk_format.groups.changing.targets import ArrayTarget
-from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.repository.chunks import shown
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.chunks.source import ChunkSource
+    from icechunk_format.repository.chunks import ChunkSource
 
 _SCHEME: Final = r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<rest>://(?s:.*))$"
 # A host or bucket without user or port, and a path of names that do not begin with a dot.

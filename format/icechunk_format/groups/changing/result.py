@@ -17,7 +17,7 @@ from icechunk_format.storage.measures import Measures
 if TYPE_CHECKING:
     from icechunk_format.encoding.repo_info.file import SnapshotInfo
     from icechunk_format.repository import RepositoryReader
-    from icechunk_format.repository.commit.commit import CommitResult
+    from icechunk_format.repository.commit import CommitResult
 
 _log = logging.getLogger(__name__)
 

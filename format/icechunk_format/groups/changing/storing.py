@@ -26,8 +26,8 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing.clearing import chunks_before, emptied
 from icechunk_format.groups.changing.targets import ArrayTarget, Destination, TaskReceipt
 from icechunk_format.groups.opened import SnapshotArrays
+from icechunk_format.repository.files import ManifestReceipt, store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.measures import timed
 from icechunk_format.zarr.chunk_grid import ChunkGrid
@@ -189,8 +189,6 @@ class TaskFiles:
         InvalidInputError
             The block ends or begins inside of a chunk or outside of the array, or the values have
             another data type.
-        StorageError
-            Storage failed.
         """
         fill = array.metadata.fill_value
         chunks = chunks_of(array.metadata, start, values)

@@ -19,8 +19,8 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.groups.array_reader import ArrayReader
 from icechunk_format.groups.opened import SnapshotArrays, SnapshotSource
 from icechunk_format.groups.variable import Variable
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.files.manifest_files import ManifestFormat, ManifestReceipt
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.files import ManifestFormat, ManifestReceipt
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.zarr.zarr_json import ArrayMetadata

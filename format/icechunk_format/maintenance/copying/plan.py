@@ -39,7 +39,7 @@ from icechunk_format.maintenance.copying.objects import CopyContext
 from icechunk_format.maintenance.garbage.marks import distinct_manifests
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository import Repository
-from icechunk_format.repository.history.history import snapshots_after
+from icechunk_format.repository.history import snapshots_after
 from icechunk_format.repository.lifecycle.discovery import MAIN_REF
 from icechunk_format.repository.state.publish import now_in_microseconds
 from icechunk_format.repository.state.repo_file import RepoFile

@@ -39,7 +39,8 @@ from icechunk_format.maintenance.copying.plan import CopyPlan, check_branch, mis
 from icechunk_format.maintenance.fetching import fetched_present
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.metadata_files import load_snapshot, snapshot_objects
+from icechunk_format.repository.files import load_snapshot
+from icechunk_format.repository.files.metadata_files import snapshot_objects
 from icechunk_format.repository.lifecycle.create import create_object
 from icechunk_format.repository.lifecycle.difference import difference
 from icechunk_format.repository.state.publish import now_in_microseconds, update_repo

@@ -59,16 +59,16 @@ from icechunk_format.maintenance.garbage.sweep import (
 )
 from icechunk_format.progress import ProgressOption
 from icechunk_format.repository import Repository
+from icechunk_format.repository.history import History, parse_cutoff
 from icechunk_format.repository.history.history import (
-    History,
     RefFilesHistory,
     RepoInfoHistory,
     reached_from,
 )
-from icechunk_format.repository.history.resolve import Cutoff, parse_cutoff
+from icechunk_format.repository.history.resolve import Cutoff
 from icechunk_format.repository.lifecycle.expire import with_nearest
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.repository.state.publish import update_repo
-from icechunk_format.repository.state.races import RaceLost, until_won
 from icechunk_format.repository.state.repo_file import read_state
 from icechunk_format.repository.state.transitions import Transition, check_status
 from icechunk_format.storage.batches import sized_batches

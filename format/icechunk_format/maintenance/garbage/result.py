@@ -47,8 +47,6 @@ class DeleteReport:
 
     Parameters
     ----------
-    failed_objects
-        Objects that could not be deleted.
     throttled_requests
         Requests that the storage throttled; each was repeated.
     errors

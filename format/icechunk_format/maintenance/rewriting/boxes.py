@@ -36,17 +36,15 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.commit.manifest_plan import grouped_rows
-from icechunk_format.repository.files.bounded_reads import (
-    BoxOfReferences,
+from icechunk_format.repository.files import (
     ListedManifests,
-    cut_into_boxes,
-    references_in,
-)
-from icechunk_format.repository.files.manifest_files import (
     ManifestFormat,
     ManifestReceipt,
+    cut_into_boxes,
+    references_in,
     store_manifests,
 )
+from icechunk_format.repository.files.bounded_reads import BoxOfReferences
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import Storage
 

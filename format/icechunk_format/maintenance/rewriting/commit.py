@@ -30,19 +30,16 @@ from icechunk_format.errors import ConflictError
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.maintenance.rewriting.boxes import RewriteContext, RewriteTask
 from icechunk_format.repository import Repository
+from icechunk_format.repository.commit import CommitResult, new_snapshot_id
 from icechunk_format.repository.commit.assemble import manifest_files_of, with_files
-from icechunk_format.repository.commit.commit import (
-    CommitResult,
-    Written,
-    commit_metadata,
-    new_snapshot_id,
-    store_snapshot,
+from icechunk_format.repository.commit.commit import Written, commit_metadata, store_snapshot
+from icechunk_format.repository.files import (
+    ManifestReceipt,
+    load_snapshot,
+    load_transaction_log,
+    manifest_keys,
 )
-from icechunk_format.repository.files.bounded_reads import manifest_keys
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
-from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.state import conflict_errors
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, conflict_errors, until_won
 from icechunk_format.storage.measures import Measures
 
 

@@ -49,9 +49,9 @@ from icechunk_format.maintenance.rewriting.commit import (
 )
 from icechunk_format.progress import ProgressOption, phase
 from icechunk_format.repository import Repository
-from icechunk_format.repository.files.bounded_reads import ListedManifests
-from icechunk_format.repository.files.manifest_files import (
+from icechunk_format.repository.files import (
     MAX_REFS_PER_MANIFEST,
+    ListedManifests,
     ManifestFormat,
     ManifestReceipt,
 )

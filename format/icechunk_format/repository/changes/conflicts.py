@@ -146,12 +146,6 @@ class ConflictDetector:
 
     Parameters
     ----------
-    changes
-        Changes of the session.
-    base
-        The base snapshot of the session.
-    tip
-        The newest snapshot of the branch.
     theirs
         The commits after ``base`` up to ``tip``, oldest first.
     """

@@ -114,8 +114,6 @@ class ChunkSource:
             A virtual chunk is outside of every authorized prefix. Nothing is fetched.
         ChunkModifiedError
             The object of a virtual chunk changed after the reference was made.
-        StorageError
-            A storage fails.
         """
         rows = np.asarray(rows, dtype=np.int64)
         starts, ends = _payload_ranges(refs, rows, ranges)

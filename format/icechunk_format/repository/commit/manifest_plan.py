@@ -95,8 +95,6 @@ class ManifestPlanner:
     ----------
     base
         The manifests of the array in the base.
-    changes
-        The changes of its chunks.
     cells
         Chunks per manifest along each axis, by the splitting rules of the repository.
     counts

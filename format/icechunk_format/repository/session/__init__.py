@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from icechunk_format.names import loaded_on_use
 
 if TYPE_CHECKING:
+    from icechunk_format.repository.session.committing import OnConflict, Resolve
+    from icechunk_format.repository.session.reads import shifted
     from icechunk_format.repository.session.session import WriteSession
 
-__all__ = ["WriteSession"]
+__all__ = ["OnConflict", "Resolve", "WriteSession", "shifted"]
 
-__getattr__, __dir__ = loaded_on_use(__name__, {".session": __all__})
+__getattr__, __dir__ = loaded_on_use(
+    __name__,
+    {".committing": ["OnConflict", "Resolve"], ".reads": ["shifted"], ".session": ["WriteSession"]},
+)

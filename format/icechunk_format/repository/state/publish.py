@@ -149,8 +149,6 @@ def update_repo(
     CommitOutcomeUnknownError
         The storage responded neither to the write nor to a later read: the change may have
         succeeded.
-    NotFoundError, FormatError, StorageError
-        The repository cannot be read.
     """
     copies: set[str] = set()
     # Time of the state that a write of unknown outcome would have replaced.

@@ -40,14 +40,10 @@ class Entry:
 
     Attributes
     ----------
-    name
-        Name of the view.
     path
         Path or URL of the repository, or ``path#name`` for a metadata table.
     options
         Options of reading, in any spelling.
-    comment
-        A description.
     tags
         Tags that have names of their own, such as ``weather@v1``; ``"all"`` stands for all tags.
     """

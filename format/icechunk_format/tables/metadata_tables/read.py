@@ -87,8 +87,6 @@ class InspectionContext:
 
     Parameters
     ----------
-    table
-        Name of the metadata table.
     snapshot_id
         The snapshot; the newer one of ``changes``. None for a table about the repository.
     older_id
@@ -163,13 +161,6 @@ def resolve_snapshots(options: ReadRequest) -> str:
     """Resolve the snapshot, or the two of ``changes``, that a metadata table describes.
 
     Returns ids as a string; empty for tables about the whole repository.
-
-    Raises
-    ------
-    NotFoundError
-        The repository or a snapshot does not exist.
-    InvalidInputError
-        The snapshots cannot be compared.
     """
     repository = RepositoryReader.open(location_of(options))
     scope = METADATA_TABLES[str(options.table)].scope
@@ -200,11 +191,6 @@ def requested_inspection(
         Some columns of the table; all by default.
     conditions, limit
         As for ``plan_inspection``.
-
-    Raises
-    ------
-    IcechunkError
-        An option is invalid, or names something that does not exist.
     """
     repository = RepositoryReader.open(location_of(options))
     older, _, newer = snapshots.rpartition(_TO)

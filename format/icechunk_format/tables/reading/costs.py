@@ -95,13 +95,7 @@ def task_cost(context: ScanContext, task: ScanTask, counter: CostCounter | None 
 
 
 def check_access(context: ScanContext, tasks: Sequence[ScanTask]) -> None:
-    """Look up the first chunks of tasks, so that unauthorized virtual chunks fail early.
-
-    Raises
-    ------
-    UnauthorizedVirtualChunkError
-        A virtual chunk is outside of every authorized prefix.
-    """
+    """Look up the first chunks of tasks, so that unauthorized virtual chunks fail early."""
     if context.table.layout == "refs":
         return
     counter = CostCounter()

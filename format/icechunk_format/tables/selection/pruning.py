@@ -121,8 +121,6 @@ def prune(
     ----------
     conjuncts
         Conditions on `columns`, all of which a row has to satisfy.
-    base
-        The selection to restrict.
     coordinate
         Returns the labels of a dimension, or the range of its positions; called for each conjunct
         on it.

@@ -36,10 +36,10 @@ from icechunk_format.groups.changing.commit import (
 from icechunk_format.groups.changing.result import find_committed
 from icechunk_format.groups.changing.targets import cleared_by
 from icechunk_format.names import shortened
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.changes import TheirCommit
+from icechunk_format.repository.files import load_snapshot
 from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.replanning.adopt import PlannedCommit
 from icechunk_format.tables.writing.replanning.conflicts import of_session
@@ -71,8 +71,6 @@ def finish_write(plan: WritePlan, receipts: Iterable[TaskReceipt]) -> WriteResul
         nothing was committed.
     CommitOutcomeUnknownError
         The commit may or may not have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     receipts = list(receipts)
     rows: Counter[int] = Counter()

@@ -114,10 +114,6 @@ def prepare_write(
     ----------
     location
         The repository, which may not exist.
-    schema
-        Schema of the DataFrame; fields may have the metadata of a read.
-    options
-        The options of the write.
     access
         Access to virtual chunks, which a write may patch.
 

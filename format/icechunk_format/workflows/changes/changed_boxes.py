@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis, chunk_ranges
 from icechunk_format.grid.cover import Boxes, merge_adjacent
 from icechunk_format.groups import Variable
-from icechunk_format.repository.changes.meaning import same_aspects
+from icechunk_format.repository.changes import same_aspects
 from icechunk_format.workflows.changes.axis_changes import slabs, whole_box
 
 if TYPE_CHECKING:

@@ -165,12 +165,6 @@ def plan_changes(
     ----------
     columns
         The columns of the feed, in order, from the table and ``CHANGE_COLUMNS``.
-
-    Raises
-    ------
-    NotFoundError
-        A snapshot, its transaction log, or the group or a variable of a newer snapshot does not
-        exist.
     """
     return ChangePlan(
         tasks=[task for step in steps for task in _Planner(request, columns).of(step)]

@@ -30,8 +30,8 @@ from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.errors import InvalidInputError, NotFoundError
-from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.history.history import snapshots_after
+from icechunk_format.repository.files import load_snapshot, load_transaction_log
+from icechunk_format.repository.history import snapshots_after
 
 if TYPE_CHECKING:
     from icechunk_format.options.read import ReadRequest

@@ -34,7 +34,7 @@ from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.tables import Dataset, Selecting, Selection, Table, dataset_at, selecting
 from icechunk_format.tables.reading import Residual, ScanContext
 from icechunk_format.tables.writing import (
@@ -279,13 +279,7 @@ def _nothing(request: DeleteRequest, destination: Destination) -> WriteResult:
 def _what_to_delete(
     dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
 ) -> LabelsToDelete | RegionToDelete:
-    """Resolve a selection of a group.
-
-    Raises
-    ------
-    InvalidInputError
-        The selection is empty or covers every cell, or a name or value is invalid.
-    """
+    """Resolve a selection of a group."""
     if not any(selecting.get(name) for name in ("where", "sel", "isel")):
         raise InvalidInputError(
             "delete needs where, sel or isel; to remove a variable with all its labels, use"

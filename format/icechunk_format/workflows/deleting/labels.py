@@ -35,7 +35,7 @@ from icechunk_format.grid.cover import steps_along
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import DimSelection, Variable
 from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
-from icechunk_format.repository.files.bounded_reads import ListedManifests, references_in
+from icechunk_format.repository.files import ListedManifests, references_in
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata
 

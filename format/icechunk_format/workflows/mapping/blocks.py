@@ -319,8 +319,6 @@ def cut_into_blocks(
     ------
     InvalidInputError
         A dimension does not exist or has several lengths, or a number is invalid.
-    NotFoundError
-        A variable does not exist.
     """
     data = {variable.name: variable for variable in dataset.data_variables}
     named_variables(read.variables or (), dataset.variables, dataset.label)

@@ -21,10 +21,9 @@ from icechunk_format.encoding.snapshot.file import NodeSnapshot, Snapshot
 from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.repository.files.bounded_reads import manifest_keys
-from icechunk_format.repository.files.metadata_files import load_snapshot
-from icechunk_format.repository.history.history import snapshots_after
+from icechunk_format.repository.changes import same_meaning
+from icechunk_format.repository.files import load_snapshot, manifest_keys
+from icechunk_format.repository.history import snapshots_after
 from icechunk_format.workflows.changes.steps import logs_of, read_logs
 from icechunk_format.workflows.mapping.record import BEGINNING, FollowRecord
 

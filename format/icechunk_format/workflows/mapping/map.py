@@ -89,13 +89,7 @@ class BlocksRequest:
         return self.opened().grid
 
     def opened(self) -> OpenedBlocks:
-        """Open all sources, each at one snapshot, and divide the first one into blocks.
-
-        Raises
-        ------
-        UnauthorizedVirtualChunkError
-            A virtual chunk of the first source is outside of every authorized prefix.
-        """
+        """Open all sources, each at one snapshot, and divide the first one into blocks."""
         repository, dataset = open_requested(self.read)
         grid = cut_into_blocks(
             dataset, self.read, self.blocks or {}, self.overlap or {}, self.periodic

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import ArrayTarget, path_in
-from icechunk_format.repository.changes.meaning import OF_VALUES
+from icechunk_format.repository.changes import OF_VALUES
 from icechunk_format.workflows.mapping.blocks import Block, BlockGrid
 from icechunk_format.zarr.data_types import data_type_from_numpy, parse_data_type
 from icechunk_format.zarr.new_nodes import build_array_metadata
@@ -125,8 +125,6 @@ def output_array(
         The layout of the result for one block, or for the whole group.
     lengths
         Lengths of the dimensions of the block, or of the group.
-    passed
-        True if the values are those of the source.
     """
     shape, steps, factors = [], [], {}
     for dim, size in zip(layout.dims, layout.shape, strict=True):

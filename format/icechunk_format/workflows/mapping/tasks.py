@@ -41,8 +41,6 @@ class BlockMapping:
 
     Parameters
     ----------
-    arrays
-        The arrays of the result by name.
     first
         Values of the first block, for comparison; None if they are unknown.
     """

@@ -24,9 +24,9 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA
 from icechunk_format.errors import ConflictError, NotFoundError
 from icechunk_format.grid.coordinates import CoordinateOrder
-from icechunk_format.repository.changes.change_set import metadata_of
-from icechunk_format.repository.files.metadata_files import load_snapshot, load_transaction_log
-from icechunk_format.repository.history.history import History
+from icechunk_format.repository.changes import metadata_of
+from icechunk_format.repository.files import load_snapshot, load_transaction_log
+from icechunk_format.repository.history import History
 from icechunk_format.repository.lifecycle.difference import changed_chunks
 from icechunk_format.storage.protocol import Storage
 

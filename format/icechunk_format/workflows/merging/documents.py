@@ -12,9 +12,8 @@ from icechunk_format.encoding.ids import NodeId, SnapshotId
 from icechunk_format.encoding.snapshot.file import NodeSnapshot
 from icechunk_format.errors import NotFoundError
 from icechunk_format.groups import Variable
-from icechunk_format.repository.changes.change_set import metadata_of
-from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.repository.files.metadata_files import load_snapshot
+from icechunk_format.repository.changes import metadata_of, same_meaning
+from icechunk_format.repository.files import load_snapshot
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.merging.sides import CannotMerge
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata

@@ -28,11 +28,8 @@ from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import DimSelection, Variable, arrays_in
 from icechunk_format.groups.changing import ChunkValues, Destination, path_in
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
-from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import Resolve
+from icechunk_format.repository.changes import ChangeSet, ChunkChanges, Conflict, ConflictKind
+from icechunk_format.repository.session import Resolve, WriteSession
 from icechunk_format.tables.writing import (
     Adoption,
     PlannedCommit,

@@ -19,8 +19,7 @@ from icechunk_format.errors import IcechunkError
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.groups.changing import Destination
-from icechunk_format.repository.changes.conflicts import Conflict
-from icechunk_format.repository.changes.meaning import same_meaning
+from icechunk_format.repository.changes import Conflict, same_meaning
 from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
 from icechunk_format.tables.writing import DimMoves, in_order, index_labels, is_disordered
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
@@ -76,8 +75,6 @@ class DimLabels:
     ----------
     ours, theirs
         The index in the source and in the target of each element of the common snapshot.
-    variable
-        The array of labels, or None.
     stored
         Stored labels of source and target.
     """

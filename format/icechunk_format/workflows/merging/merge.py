@@ -34,29 +34,26 @@ from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
 from icechunk_format.names import choose
-from icechunk_format.repository.changes import conflicts as conflict_rules
-from icechunk_format.repository.changes.change_set import ChangeSet
-from icechunk_format.repository.changes.conflicts import (
+from icechunk_format.repository.changes import (
+    ChangeSet,
     Conflict,
     ConflictDetector,
     ConflictKind,
     TheirCommit,
+    WorkingTree,
+    changed_groups,
+    length_conflicts,
+    rebased,
+    resolved,
+    same_meaning,
 )
-from icechunk_format.repository.changes.group_lengths import changed_groups, length_conflicts
-from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.repository.changes.working_tree import WorkingTree
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.commit.commit import CommitResult, new_snapshot_id
-from icechunk_format.repository.files import metadata_files as files
-from icechunk_format.repository.files.manifest_files import ManifestFormat
-from icechunk_format.repository.history.diff import Changes, add_up
-from icechunk_format.repository.history.history import History, snapshots_after
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.commit import CommitResult, new_snapshot_id
+from icechunk_format.repository.files import ManifestFormat, load_snapshot, load_transaction_log
+from icechunk_format.repository.history import Changes, History, add_up, snapshots_after
 from icechunk_format.repository.lifecycle.difference import changed_chunks, difference
-from icechunk_format.repository.session import WriteSession
-from icechunk_format.repository.session.committing import OnConflict, Resolve
-from icechunk_format.repository.state import conflict_errors
-from icechunk_format.repository.state.branch_tip import BranchTip
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.session import OnConflict, Resolve, WriteSession
+from icechunk_format.repository.state import BranchTip, RaceLost, merge_conflicts, until_won
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.merging import common, groups
 from icechunk_format.workflows.merging.documents import joined_metadata, was_changed_back
@@ -132,12 +129,12 @@ class Merge:
         """Merge, with the arguments of ``Repository.merge``."""
         choose("resolve", resolve, (None, "ours", "theirs"))
         storage, branch = self.storage, self.tip.branch
-        source = files.load_snapshot(storage, self.source)
-        target = files.load_snapshot(storage, self.target)
+        source = load_snapshot(storage, self.source)
+        target = load_snapshot(storage, self.target)
         base = (
             common.merge_base(storage, self.history, self.source, self.target)
             if self.base is None
-            else files.load_snapshot(storage, self.base)
+            else load_snapshot(storage, self.base)
         )
         try:
             log = difference(storage, base, source, snapshot_id=new_snapshot_id())
@@ -166,11 +163,11 @@ class Merge:
         detector = ConflictDetector(changes=changes, base=base, tip=target, theirs=theirs)
         detected = (c for c in detector.conflicts() if not self._is_settled(c, changes, sides))
         found = [*taken, *detected, *refused]
-        remaining = conflict_rules.resolved(found, resolve)
+        remaining = resolved(found, resolve)
         for merge in merges:
             # Nothing is stored for a merge that will be refused.
             lost = merge.conflicts(resolve, dry_run=dry_run or bool(remaining))
-            remaining += conflict_rules.resolved(lost, resolve)
+            remaining += resolved(lost, resolve)
             found += lost
         if not remaining:
             # Groups that are merged by labels are checked when their arrays are known.
@@ -186,15 +183,15 @@ class Merge:
         )
         if dry_run:
             return result
-        if remaining := conflict_rules.resolved(named, resolve):
-            raise conflict_errors.merge_conflicts(storage, self.name, branch, remaining)
-        conflict_rules.rebased(changes, tip=target, conflicts=found, resolve=resolve)
+        if remaining := resolved(named, resolve):
+            raise merge_conflicts(storage, self.name, branch, remaining)
+        rebased(changes, tip=target, conflicts=found, resolve=resolve)
         session = WriteSession(storage, self.tip.using(source), target, self.format)
         session.take_over(changes)
         for merge in merges:
             merge.apply(session)
         if lengths := session.length_conflicts(source):
-            raise conflict_errors.merge_conflicts(storage, self.name, branch, lengths)
+            raise merge_conflicts(storage, self.name, branch, lengths)
         if not session.has_changes:
             return result
         noted = _with_notes(metadata, **{self.records: self.source})
@@ -271,7 +268,7 @@ class Merge:
         commits = []
         for info in reversed(since):
             for log_id in (*info.pruned_ancestor_tx_logs, info.id):
-                log = files.load_transaction_log(self.storage, log_id)
+                log = load_transaction_log(self.storage, log_id)
                 commits.append(TheirCommit(snapshot_id=info.id, log=log))
         updated = {node_id for commit in commits for node_id in commit.log.updated_arrays}
         coords = {}

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.groups import Variable, arrays_in
-from icechunk_format.repository.changes.change_set import metadata_of
-from icechunk_format.repository.changes.meaning import same_meaning
-from icechunk_format.repository.files.bounded_reads import manifest_keys
+from icechunk_format.repository.changes import metadata_of, same_meaning
+from icechunk_format.repository.files import manifest_keys
 from icechunk_format.workflows.merging.labels import destination_of
 from icechunk_format.workflows.merging.sides import Sides
 

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icechunk_format import repository
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.files import ManifestFormat
 
 if TYPE_CHECKING:
     from icechunk_format.encoding.ids import SnapshotId
-    from icechunk_format.repository.session.committing import Resolve
+    from icechunk_format.repository.session import Resolve
     from icechunk_format.workflows.merging.merge import Merge, MergeResult
 
 

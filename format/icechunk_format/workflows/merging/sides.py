@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.transaction_log import TransactionLog
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.files.manifest_files import ManifestFormat
+from icechunk_format.repository.changes import ChunkChanges, TheirCommit
+from icechunk_format.repository.chunks import ChunkSource
+from icechunk_format.repository.files import ManifestFormat
 
 
 class CannotMerge(Exception):

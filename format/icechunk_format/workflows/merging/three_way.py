@@ -24,18 +24,24 @@ from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.grid.boxes import overlapping_pairs
 from icechunk_format.grid.coordinates import CoordinateOrder, without
 from icechunk_format.groups.changing import emptied
-from icechunk_format.repository.changes.change_set import ChangeSet, metadata_of, move_of
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.conflicts import Conflict, ConflictKind
-from icechunk_format.repository.files.bounded_reads import (
+from icechunk_format.repository.changes import (
+    ChangeSet,
+    ChunkChanges,
+    Conflict,
+    ConflictKind,
+    metadata_of,
+    move_of,
+)
+from icechunk_format.repository.files import (
+    MAX_REFS_PER_MANIFEST,
     ListedManifests,
+    ManifestReceipt,
     cut_into_boxes,
+    load_manifests,
     manifest_keys,
     references_in,
+    refs_of_array,
 )
-from icechunk_format.repository.files.chunk_lookup import refs_of_array
-from icechunk_format.repository.files.manifest_files import MAX_REFS_PER_MANIFEST, ManifestReceipt
-from icechunk_format.repository.files.metadata_files import load_manifests
 from icechunk_format.repository.lifecycle.difference import changed_chunks
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage

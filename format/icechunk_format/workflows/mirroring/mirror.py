@@ -38,8 +38,8 @@ from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.history.history import snapshots_after
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.history import snapshots_after
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.measures import Measures
 from icechunk_format.tables import Selection as Selected
@@ -164,8 +164,6 @@ def bring_up_to_date(
         other runs committed first in every attempt.
     UnsupportedError
         A column cannot be in a Delta table, or ``deltalake`` is not installed.
-    StorageError
-        The storage of the repository or of the table failed.
     """
     target = request.target
     if f"{target.url}/".startswith(f"{request.location.url}/"):

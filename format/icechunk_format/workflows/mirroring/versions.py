@@ -15,7 +15,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.names import nearest
 from icechunk_format.repository import RepositoryReader
-from icechunk_format.repository.history.history import snapshots_after
+from icechunk_format.repository.history import snapshots_after
 from icechunk_format.storage.location import Location
 from icechunk_format.workflows.mirroring.delta_table import DeltaTarget, Mirrored, files_of, records
 from icechunk_format.workflows.mirroring.record import MirrorRecord
@@ -94,15 +94,8 @@ def freshness(target: DeltaTarget, *, locate: Callable[[str], Location] = Locati
 
     Parameters
     ----------
-    target
-        The Delta table.
     locate
         Returns the location of the repository at a URL, with its client and options.
-
-    Raises
-    ------
-    NotFoundError
-        The copy, its repository or its branch does not exist.
     """
     newest = newest_copy(target)
     record = newest.record
@@ -140,20 +133,11 @@ def find_files(
 
     Parameters
     ----------
-    target
-        The Delta table.
     tag, snapshot, as_of
         At most one of them: a tag of the repository, the id of a snapshot, or a timestamp, which
         selects the newest copied snapshot committed at or before it.
     locate
         Returns the location of the repository at a URL, to resolve a tag.
-
-    Raises
-    ------
-    NotFoundError
-        The snapshot was not copied, or a vacuum deleted its files.
-    InvalidInputError
-        More than one of tag, snapshot and as_of is given.
     """
     given = [n for n, v in (("tag", tag), ("snapshot", snapshot), ("asOf", as_of)) if v is not None]
     if len(given) > 1:

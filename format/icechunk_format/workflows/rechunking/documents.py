@@ -30,15 +30,7 @@ def rechunked_document(
     codecs: Sequence[Any] | None,
     path: str,
 ) -> ArrayMetadata:
-    """Return the metadata of an array in other chunks; `shape` is the shape of its selected part.
-
-    Raises
-    ------
-    InvalidInputError
-        A size is invalid.
-    UnsupportedError
-        A codec does not support encoding, or the shards are inside other codecs.
-    """
+    """Return the metadata of an array, or of its selected part of a `shape`, in other chunks."""
     metadata = variable.metadata
     inner = _inner_shape(variable)
     if chunks == "auto":

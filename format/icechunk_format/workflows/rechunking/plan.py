@@ -43,10 +43,6 @@ class ArrayPlan:
 
     Parameters
     ----------
-    target
-        The new array.
-    source_path
-        Path of the array to read.
     source, groups
         Groups of chunks of the source (equal to `groups` if tasks are direct) and of the target.
     pieces

@@ -43,7 +43,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted
 from icechunk_format.repository import Repository
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.storage.location import Location
 from icechunk_format.tables import Dataset, dataset_at, requested_snapshot
 from icechunk_format.workflows.changes.rechunked import SAME_VALUES, mark
@@ -142,16 +142,8 @@ def rechunk_arrays(
 
     Parameters
     ----------
-    run
-        Runs all tasks, and returns the receipts.
     cores
         Number of parallel tasks; None for one process.
-
-    Raises
-    ------
-    ConflictError
-        Other writers changed elements of the same arrays, appended too often, or appended with
-        ``on_conflict="fail"``; nothing was committed.
     """
     return until_won(
         lambda _: _rechunk_once(request, run, cores=cores, dry_run=dry_run),

@@ -68,8 +68,6 @@ class Grouping:
         The group of each element of the dimension, or -1 for none.
     size
         Number of groups.
-    labels
-        Labels of the groups.
     """
 
     dim: str
@@ -99,13 +97,6 @@ def grouping_of(
     sizes, ranges
         Lengths of the selected parts of dimensions, and the range of elements of those that are
         selected.
-
-    Raises
-    ------
-    InvalidInputError
-        `by` is not known, or cannot be computed from the labels.
-    UnsupportedError
-        xarray is not installed.
     """
     labels = _Labels(dataset, sizes, ranges)
     if isinstance(by, Mapping):

@@ -50,11 +50,6 @@ def wanted_statistics(
     ----------
     names
         The variables if `statistics` does not name them.
-
-    Raises
-    ------
-    InvalidInputError
-        A statistic is not known, or two results have the same name.
     """
     if not isinstance(statistics, Mapping):
         statistics = dict.fromkeys(names, statistics)
@@ -142,13 +137,7 @@ def is_time(variable: Variable) -> bool:
 
 
 def numbers_of(variable: Variable) -> Values:
-    """Return how the values of a variable become numbers, with xarray's data types.
-
-    Raises
-    ------
-    InvalidInputError
-        The variable holds no numbers.
-    """
+    """Return how the values of a variable become numbers, with xarray's data types."""
     data_type = variable.metadata.data_type
     stored = data_type.numpy
     attributes = variable.attributes

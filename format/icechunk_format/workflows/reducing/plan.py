@@ -141,8 +141,6 @@ class Planner:
         Decoded bytes of an element.
     whole
         True if a task must hold all values of a group, for quantiles.
-    memory
-        Bytes that a task may hold.
     cores
         Number of parallel tasks. None is one process without a shuffle.
     """

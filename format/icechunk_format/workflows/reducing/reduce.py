@@ -98,21 +98,8 @@ def reduce_arrays(
 
     Parameters
     ----------
-    run
-        Runs all tasks, and returns the receipts.
     cores
         Number of parallel tasks; None for one process.
-
-    Raises
-    ------
-    InvalidInputError
-        An argument cannot be used, or the result is too large for the driver.
-    AlreadyExistsError
-        The target group already has arrays.
-    ConflictError
-        Other writers changed the same arrays; nothing was committed.
-    UnauthorizedVirtualChunkError
-        A virtual chunk is outside of every authorized prefix; no task has run.
     """
     destination: Destination | None = None
     base: Snapshot | None = None

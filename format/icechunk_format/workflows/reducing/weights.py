@@ -50,11 +50,6 @@ def factors_of(
         ``"area"``, the name of a variable, or an array of xarray with labels.
     ranges
         The selected range of each selected dimension.
-
-    Raises
-    ------
-    InvalidInputError
-        The weights do not exist, or have other dimensions or labels than the variable.
     """
     if weights is None:
         return ()

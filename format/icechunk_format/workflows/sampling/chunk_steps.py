@@ -29,8 +29,6 @@ class ChunkSteps:
         True if labels are microseconds since 1970.
     first, step
         The first label, and the step to the next; negative for descending labels.
-    period
-        The period, or None.
     is_rounded
         True for the nearest label, False for the previous one.
     elements, chunks

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups import DecodedChunks, chunk_axes
-from icechunk_format.repository.files.metadata_files import Loaded, metadata_cache
+from icechunk_format.repository.files import Loaded, metadata_cache
 from icechunk_format.tables.cf import scattered
 from icechunk_format.tables.reading import Column
 from icechunk_format.workflows.horizontal.axes import circle_of

@@ -37,7 +37,7 @@ from icechunk_format.groups.changing import (
 )
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
-from icechunk_format.repository.state.races import RaceLost, until_won
+from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.writing import check_options
@@ -116,8 +116,6 @@ def virtualize_files(
         attempt; nothing was committed.
     CommitOutcomeUnknownError
         The commit may have succeeded.
-    NotFoundError, ReadOnlyError, StorageError, FormatError
-        The repository cannot be written; nothing was committed.
     """
     return _Call(archive, run, max(1, cores), progress).result()
 

@@ -101,15 +101,11 @@ class ZonalContext:
     splits
         For each other dimension, the ranges ``(start, stop)`` of the splits that have selected
         positions.
-    period
-        The period of x, or None.
     is_geographic
         True if coordinates are longitudes and latitudes.
     projection
         The CRS of zones and of the grid as WKT, and the scales of the grid's labels along x and y;
         None if zones are in coordinates of the grid.
-    weights
-        The column of weights, or None.
     """
 
     scan: ScanContext

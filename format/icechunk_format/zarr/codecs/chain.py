@@ -66,10 +66,6 @@ class ChunkCodecs:
     ----------
     codecs_json
         The ``codecs`` member of a ``zarr.json``.
-    ndim
-        The number of dimensions of a chunk.
-    node_path
-        For messages about the metadata.
     max_variable_nbytes
         Limit on the decoded bytes of a chunk of variable-length elements.
 

@@ -12,7 +12,7 @@ from helpers.grids.synthetic_datasets import ArrayToWrite, write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 
 
 def summaries(values, sizes, steps, keep, picked):

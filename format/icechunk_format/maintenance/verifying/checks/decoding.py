@@ -32,7 +32,7 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs
 from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.chain import ChunkCodecs

@@ -30,7 +30,7 @@ from icechunk_format.maintenance.verifying.checks.state import RankedSnapshot
 from icechunk_format.maintenance.verifying.checks.uses import Claim, ManifestClaims
 from icechunk_format.maintenance.verifying.checks.virtual import VirtualFiles
 from icechunk_format.maintenance.verifying.findings import DEFAULT_MAX_FINDINGS, Report
-from icechunk_format.repository.chunks.source import ChunkSource
+from icechunk_format.repository.chunks import ChunkSource
 from icechunk_format.storage.batches import batches, sized_batches
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import Storage

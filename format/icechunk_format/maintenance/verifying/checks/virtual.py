@@ -29,8 +29,8 @@ from icechunk_format.errors import (
 )
 from icechunk_format.maintenance.verifying.checks.manifests import UsedRefs, needed_bytes
 from icechunk_format.maintenance.verifying.findings import Report
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url, shown
+from icechunk_format.repository.chunks import ChunkSource, shown
+from icechunk_format.repository.chunks.virtual_url import MalformedUrlError, parse_url
 from icechunk_format.storage.concurrency import PacedThreads
 from icechunk_format.storage.location import open_storage
 from icechunk_format.storage.protocol import ObjectInfo

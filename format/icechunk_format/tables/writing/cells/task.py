@@ -48,8 +48,6 @@ def write_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> TaskRec
     InvalidInputError
         Two rows have one cell, a value does not fit, a cell without a row has no missing value, or
         the rows are not sorted.
-    StorageError, FormatError
-        Storage failed, or an old chunk to patch is damaged.
     """
     task = _Task(part)
     for batch in batches:

@@ -43,8 +43,6 @@ def write_layout_batches(part: WritePart, batches: Iterable[pa.RecordBatch]) -> 
     ------
     InvalidInputError
         A row has no valid array or chunk, repeats a chunk, or has data of the wrong size or type.
-    StorageError, FormatError
-        Storage failed, or an old shard to patch is damaged.
     """
     task = _LayoutTask(part)
     for unit, table in _tables_of_units(batches):

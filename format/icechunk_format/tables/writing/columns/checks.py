@@ -19,7 +19,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.groups import Variable
 from icechunk_format.names import check_names, unknown
 from icechunk_format.options.write import WriteOptions
-from icechunk_format.repository.changes.meaning import MISSING, PACKING
+from icechunk_format.repository.changes import MISSING, PACKING
 from icechunk_format.tables.table.table import CHUNKS_FIELDS, REFS_FIELDS
 
 if TYPE_CHECKING:

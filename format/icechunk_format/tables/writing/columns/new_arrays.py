@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.grid.cover import sides_from_last
-from icechunk_format.repository.changes.meaning import MISSING, PACKING
+from icechunk_format.repository.changes import MISSING, PACKING
 from icechunk_format.tables.cf.calendars import CALENDAR_NAMES, canonical_calendar
 from icechunk_format.tables.cf.column_types import (
     BOOLEAN_FLAGS,

@@ -25,7 +25,7 @@ import pyarrow as pa
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups import Variable
 from icechunk_format.names import unknown
-from icechunk_format.repository.changes.meaning import MISSING, PACKING
+from icechunk_format.repository.changes import MISSING, PACKING
 from icechunk_format.tables.table.table import FIELD_METADATA_KEY
 
 

@@ -30,11 +30,10 @@ from icechunk_format.groups import ArrayReader, Variable
 from icechunk_format.groups.changing import emptied
 from icechunk_format.groups.changing.storing import store_in_batches
 from icechunk_format.groups.variable import array_at
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChunkChanges
 from icechunk_format.repository.commit.assemble import files_of_receipts, with_files
 from icechunk_format.repository.commit.commit import Written
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
-from icechunk_format.repository.files.metadata_files import load_manifests
+from icechunk_format.repository.files import ManifestReceipt, load_manifests, store_manifests
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.tables.writing.part import WriteTarget

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.groups import DimSelection
 from icechunk_format.groups.changing.storing import padded
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
+from icechunk_format.repository.changes import ChunkChanges
 from icechunk_format.tables.writing.cells.task import no_row
 from icechunk_format.tables.writing.part import WritePart, WriteTarget
 from icechunk_format.zarr.fill_values import differs, is_all_fill

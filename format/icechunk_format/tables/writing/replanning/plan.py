@@ -37,10 +37,8 @@ from icechunk_format.groups.changing.result import committed_before
 from icechunk_format.groups.variable import array_at
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
-from icechunk_format.repository.changes.chunk_changes import ChunkChanges
-from icechunk_format.repository.changes.conflicts import TheirCommit
-from icechunk_format.repository.changes.meaning import same_aspects
-from icechunk_format.repository.files.manifest_files import ManifestReceipt, store_manifests
+from icechunk_format.repository.changes import ChunkChanges, TheirCommit, same_aspects
+from icechunk_format.repository.files import ManifestReceipt, store_manifests
 from icechunk_format.repository.session import WriteSession
 from icechunk_format.tables.writing.chunks.plan import plan_layout_write
 from icechunk_format.tables.writing.columns.checks import CF_KEYS

@@ -19,7 +19,7 @@ from icechunk_format.grid.coordinates import CoordinateOrder
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import ArrayReader, arrays_in
 from icechunk_format.groups.variable import array_at
-from icechunk_format.repository.files.manifest_files import ManifestReceipt
+from icechunk_format.repository.files import ManifestReceipt
 from icechunk_format.tables.writing.part import WriteTarget
 from icechunk_format.tables.writing.plan import WritePlan
 from icechunk_format.tables.writing.prepare import PreparedWrite
@@ -27,7 +27,7 @@ from icechunk_format.tables.writing.replanning.conflicts import refused
 from icechunk_format.tables.writing.replanning.moves import DimMoves, grid_of
 
 if TYPE_CHECKING:
-    from icechunk_format.repository.changes.conflicts import TheirCommit
+    from icechunk_format.repository.changes import TheirCommit
 
 # Labels are inserted in order if at most this many chunks of other writers must move.
 _MOST_MOVED_CHUNKS: Final = 2_000

@@ -110,8 +110,6 @@ def open_other(
     ------
     InvalidInputError
         A label does not match, or a dimension without labels has another length.
-    NotFoundError
-        The repository, the snapshot, the group or a variable does not exist.
     """
     read = request.read
     repository, dataset = open_requested(read)

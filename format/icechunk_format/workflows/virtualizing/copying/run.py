@@ -89,13 +89,7 @@ class CopyReceipt:
 
 
 def run_copy(destination: Destination, task: CopyTask) -> CopyReceipt:
-    """Copy the boxes of one task.
-
-    Raises
-    ------
-    StorageError, FormatError
-        The repository cannot be read or written.
-    """
+    """Copy the boxes of one task."""
     blocks, reader = TaskFiles(destination), _SourceReader(destination, task)
     problems: dict[str, tuple[str, str]] = {}
     for lower, upper in task.boxes:

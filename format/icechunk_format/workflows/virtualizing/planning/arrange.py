@@ -78,13 +78,7 @@ class Arranged:
 
 
 def key_range(values: NDArray[Any], metadata: ArrayMetadata, name: str) -> tuple[Any, Any]:
-    """Return the first and the last value of a coordinate as keys.
-
-    Raises
-    ------
-    InvalidInputError
-        Values are missing, or are not strictly monotonic.
-    """
+    """Return the first and the last value of a coordinate as keys."""
     comparable = comparable_values(values, metadata, name)
     before, after = comparable[:-1], comparable[1:]
     if not ((after > before).all() or (after < before).all()):

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from icechunk_format.repository.changes.meaning import MISSING, OF_VALUES, PACKING
+from icechunk_format.repository.changes import MISSING, OF_VALUES, PACKING
 from icechunk_format.tables.cf import GREGORIAN_CALENDARS, canonical_calendar
 from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
 

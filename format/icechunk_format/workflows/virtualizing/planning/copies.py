@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.names import check_names
-from icechunk_format.repository.changes.meaning import MISSING, PACKING
+from icechunk_format.repository.changes import MISSING, PACKING
 from icechunk_format.tables.cf import attribute_decoder, missing_value
 from icechunk_format.tables.writing import CF_KEYS, codecs_of, described_attributes, named_type
 from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
@@ -49,11 +49,6 @@ class Copying:
             By path: the document of the model, followed by those of other files.
         dims
             The concatenated dimensions.
-
-        Raises
-        ------
-        InvalidInputError
-            An option names an unknown array or dimension, or a value is invalid.
         """
         inside = {d for own, *_ in found.values() for d in own.dimension_names or () if d}
         names = {path.rpartition("/")[2] for path in found} | found.keys()

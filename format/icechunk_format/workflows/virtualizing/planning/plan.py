@@ -71,15 +71,7 @@ class ArchivePlanner:
     members: list[Member] = field(default_factory=list)
 
     def plan(self) -> ArchivePlan:
-        """Return the plan.
-
-        Raises
-        ------
-        InvalidInputError
-            All files are refused, or the options contradict the record.
-        FormatError
-            The record is damaged.
-        """
+        """Return the plan."""
         rows = self._rows()
         layout, model_file = self._layout(len(rows))
         layout = self._compare(self._with_copies(layout), model_file)

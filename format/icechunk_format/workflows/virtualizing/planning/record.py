@@ -176,13 +176,7 @@ class Record:
 
 
 def read_record(destination: Destination, snapshot: Snapshot, group: NodePath) -> Record | None:
-    """Return the record of a group; None if the group has no record.
-
-    Raises
-    ------
-    FormatError
-        The record is damaged.
-    """
+    """Return the record of a group; None if the group has no record."""
     node = snapshot.node(path_in(group, RECORD))
     if node is None:
         return None

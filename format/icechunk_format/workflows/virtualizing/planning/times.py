@@ -41,13 +41,7 @@ def is_coded_alike(document: ArrayMetadata, other: ArrayMetadata) -> bool:
 def converted_times(
     values: NDArray[Any], document: ArrayMetadata, wanted: ArrayMetadata, name: str
 ) -> NDArray[Any]:
-    """Convert times of a file to the encoding of another array of times.
-
-    Raises
-    ------
-    InvalidInputError, UnsupportedError
-        A time does not fit the other array, or the calendars differ.
-    """
+    """Convert times of a file to the encoding of another array of times."""
     if is_coded_alike(document, wanted):
         return values
     microseconds, valid, own = _microseconds(values, document, name)

@@ -65,13 +65,7 @@ class ArraysPlanner:
     copying: Copying | None = None
 
     def arrays(self) -> list[PlannedArray]:
-        """Return the arrays that the call creates or changes.
-
-        Raises
-        ------
-        InvalidInputError
-            Values of a file cannot be converted to the units of the array.
-        """
+        """Return the arrays that the call creates or changes."""
         if not self.plan.taken:
             return []
         found = [self._array(path) for path in self.plan.layout.documents]

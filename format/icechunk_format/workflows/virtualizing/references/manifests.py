@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.grid.boxes import box_of_grid
 from icechunk_format.groups.changing import ArrayTarget, Destination, TaskReceipt, references
-from icechunk_format.repository.files.manifest_files import store_manifests
-from icechunk_format.repository.session.reads import shifted
+from icechunk_format.repository.files import store_manifests
+from icechunk_format.repository.session import shifted
 from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.virtualizing.scanning.scan import read_stage
 
@@ -71,15 +71,7 @@ class ReferencesContext:
 
 
 def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskReceipt:
-    """Store the manifests of one task.
-
-    Raises
-    ------
-    InvalidInputError
-        A reference cannot be stored, for instance because it is outside of all containers.
-    StorageError, FormatError
-        The repository cannot be read or written.
-    """
+    """Store the manifests of one task."""
     destination, target = context.destination, task.target
     storage = destination.open_storage()
     found: list[ChunkRefs] = []

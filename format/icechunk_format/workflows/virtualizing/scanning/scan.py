@@ -37,7 +37,7 @@ from icechunk_format.errors import (
     UnsupportedError,
 )
 from icechunk_format.groups.changing import Destination
-from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.repository.chunks import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import (
@@ -153,11 +153,6 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
     """Scan files on an executor.
 
     Many references are staged in several objects, so that memory is bounded.
-
-    Raises
-    ------
-    StorageError, ReadOnlyError
-        The references could not be staged.
     """
     receipts: list[ScannedFile] = []
     scanner = _Scanner(context)

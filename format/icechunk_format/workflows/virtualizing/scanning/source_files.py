@@ -22,9 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
-from icechunk_format.repository.chunks.source import ChunkSource
-from icechunk_format.repository.chunks.virtual import VirtualResolver
-from icechunk_format.repository.chunks.virtual_url import shown
+from icechunk_format.repository.chunks import ChunkSource, VirtualResolver, shown
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, Storage
 
