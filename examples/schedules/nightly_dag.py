@@ -1,4 +1,4 @@
-"""An Airflow DAG that adds a day, copies it to a Delta table, checks both, and cleans up.
+"""An Airflow DAG that adds the last day, copies it to a Delta table, checks both, and cleans up.
 
 Each task is one command, so that a cluster's ``spark-submit`` and the command ``icechunk-spark`` do
 the work, and Airflow needs neither Spark nor this package. A task that runs again changes nothing
@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 JOBS = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.environ.get("WEATHER_REPOSITORY", "s3://bucket/weather")
@@ -19,7 +20,8 @@ SUBMIT = os.environ.get("WEATHER_SUBMIT", "spark-submit")
 
 with DAG(
     "weather_nightly",
-    schedule="0 3 * * *",
+    # A cron expression alone would make `ds` the day of the run, which has just begun.
+    schedule=CronDataIntervalTimetable("0 3 * * *", timezone="UTC"),
     start_date=datetime(2024, 7, 1),
     catchup=False,  # airflow backfill adds days that are missing
     max_active_runs=1,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.declare import fold_name
-from icechunk_format.storage.credentials import Profiles, Source
+from icechunk_format.storage.credentials import Profiles, SessionKind, Source
 from icechunk_format.storage.options import SECRET_WORDS
 from icechunk_spark.jobs.session import session_key
 
@@ -59,7 +59,8 @@ def profiles_of(spark: SparkSession | None) -> Profiles:
         return Profiles()
     # Its objects keep the settings that a function returned.
     own = _profiles.get(session_key(spark), Profiles())
-    return own.with_others(_configured(spark))
+    kind: SessionKind = "connect" if ".connect" in type(spark).__module__ else "classic"
+    return own.with_others(_configured(spark), kind)
 
 
 def with_profiles(options: Mapping[str, Any], profiles: Profiles) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def sendable(profiles: Profiles) -> Profiles:
                 cloudpickle.dumps(source)  # type: ignore[no-untyped-call]
             except Exception:
                 found[name] = _Unsendable(name)
-    return Profiles(found)
+    return Profiles(found, profiles.kind)
 
 
 class _Unsendable:

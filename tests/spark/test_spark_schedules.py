@@ -58,12 +58,20 @@ class Dag:
 @pytest.fixture
 def dag(monkeypatch, tmp_path):
     """Parse the DAG for a repository below a folder; return its tasks in their order."""
-    for name in ("airflow", "airflow.providers", "airflow.providers.standard"):
+    for name in (
+        "airflow",
+        "airflow.providers",
+        "airflow.providers.standard",
+        "airflow.timetables",
+    ):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for name, value in (("operators", None), ("operators.bash", Task)):
         module = ModuleType(f"airflow.providers.standard.{name}")
         module.BashOperator = value
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    timetables = ModuleType("airflow.timetables.interval")
+    timetables.CronDataIntervalTimetable = lambda cron, timezone: (cron, timezone)
+    monkeypatch.setitem(sys.modules, timetables.__name__, timetables)
     sdk = ModuleType("airflow.sdk")
     sdk.DAG = Dag
     monkeypatch.setitem(sys.modules, "airflow.sdk", sdk)
@@ -72,7 +80,7 @@ def dag(monkeypatch, tmp_path):
     monkeypatch.setenv("WEATHER_TABLE", str(tmp_path / "table"))
     monkeypatch.setenv("WEATHER_SUBMIT", "spark-submit --conf spark.ui.enabled=false")
     found = runpy.run_path(str(SCHEDULES / "nightly_dag.py"))["dag"]
-    assert found.options["schedule"] == "0 3 * * *"
+    assert found.options["schedule"] == ("0 3 * * *", "UTC")
     ordered: list[Task] = []
     while len(ordered) < len(Task.made):
         ordered += [

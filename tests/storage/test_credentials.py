@@ -111,7 +111,7 @@ def test_a_function_is_called_again_before_its_settings_expire(monkeypatch, left
     assert "expires_at" not in one.settings()
 
 
-@pytest.mark.parametrize("expires", ["2026-01-01T00:00:00Z", datetime(2026, 1, 1), None])
+@pytest.mark.parametrize("expires", ["2999-01-01T00:00:00Z", datetime(2999, 1, 1), None])
 def test_times_of_expiry_are_timestamps_or_strings(expires):
     assert dict(Credentials("a", lambda: {**S3, "expires_at": expires}).settings()) == S3
 
@@ -124,6 +124,16 @@ def test_what_a_function_returns_is_checked_and_never_shown():
         (failing, StorageError, "'weather' raised TimeoutError"),
         (lambda: SECRET, InvalidInputError, "returned a str"),
         (lambda: {"secret": [SECRET]}, InvalidInputError, "but one is a list"),
+        (lambda: {"secret": {SECRET}}, InvalidInputError, "but one is a set"),
+        (lambda: {"secret": object()}, InvalidInputError, "but one is a object"),
+        (dict, InvalidInputError, "returned no settings"),
+        (lambda: {"expires_at": "2999-01-01"}, InvalidInputError, "returned no settings"),
+        (
+            lambda: {**S3, "expires_at": "2026-01-01T00:00:00Z"},
+            StorageError,
+            "settings that expired",
+        ),
+        (lambda: {**S3, "expires_at": datetime.min}, StorageError, "settings that expired"),
         (lambda: {**S3, "expires_at": SECRET}, InvalidInputError, "expires_at must be"),
     ):
         with pytest.raises(error, match=words) as caught:
@@ -166,6 +176,20 @@ def test_a_pickle_has_the_settings_and_that_of_profiles_the_function():
     profiles = pickle.loads(pickle.dumps(Profiles({"weather": renewing})))
     assert profiles.sources() == {"weather": renewing}
     assert not pickle.loads(pickle.dumps(Profiles()))
+
+
+def test_an_unknown_name_has_the_places_of_its_session():
+    for kind, has, lacks in (
+        (None, "in the environment of this process", "Spark's configuration"),
+        ("classic", "spark.icechunk.credentials.ocean.* in Spark's configuration", "server"),
+        ("connect", "the environment of the client; for format('icechunk')", "configuration"),
+    ):
+        sent = pickle.loads(pickle.dumps(Profiles({"weather": S3}, kind)))
+        with raises(InvalidInputError, option="credentials") as caught:
+            sent.named("ocean")
+        assert has in str(caught.value)
+        assert lacks not in str(caught.value)
+        assert "Known are weather." in str(caught.value)
 
 
 def test_equal_credentials_are_those_with_equal_settings():

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from icechunk_format.errors import IcechunkError, InvalidInputError, StorageError
 from icechunk_format.names import nearest
@@ -25,6 +25,9 @@ from icechunk_format.storage.options import SECRET_WORDS, StorageOptions, canoni
 
 Source: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, Any]] | None
 """Settings, a function that returns current ones, or None for those of the environment."""
+
+SessionKind: TypeAlias = Literal["classic", "connect"]
+"""Spark's kind of session, which determines where names can be set."""
 
 #: The start of environment variables with settings: ``ICECHUNK_CREDENTIALS__WEATHER__SECRET``.
 ENVIRONMENT: Final = "ICECHUNK_CREDENTIALS__"
@@ -108,6 +111,13 @@ class Credentials:
             )
         until = _until(self.name, given.get(EXPIRES))
         kept = {key: value for key, value in given.items() if key != EXPIRES}
+        if not kept:
+            raise InvalidInputError(
+                f"the function of credentials {self.name!r} returned no settings: return them by"
+                " name, such as {'key': '...', 'secret': '...'}, or leave credentials out to use"
+                " those of the environment",
+                credentials=self.name,
+            )
         return StorageOptions(_settings(self.name, kept)), until
 
     def __eq__(self, other: object) -> bool:
@@ -129,13 +139,19 @@ class Credentials:
 
 
 class Profiles:
-    """Named credentials of a session; other names are looked up in the environment."""
+    """Named credentials of a session; other names are looked up in the environment.
 
-    __slots__ = ("_sources",)
+    `kind` is that of the session, for the error about an unknown name.
+    """
 
-    def __init__(self, sources: Mapping[str, Source] | None = None) -> None:
+    __slots__ = ("_sources", "kind")
+
+    def __init__(
+        self, sources: Mapping[str, Source] | None = None, kind: SessionKind | None = None
+    ) -> None:
         found = {name: Credentials(name, source) for name, source in (sources or {}).items()}
         self._sources: dict[str, Credentials] = found
+        self.kind = kind
 
     def __bool__(self) -> bool:
         return bool(self._sources)
@@ -143,19 +159,16 @@ class Profiles:
     def __repr__(self) -> str:
         return f"Profiles({', '.join(self._sources)})"
 
-    def __getstate__(self) -> dict[str, Source]:
-        return {name: one.source for name, one in self._sources.items()}
-
-    def __setstate__(self, state: Mapping[str, Source]) -> None:
-        self._sources = {name: Credentials(name, source) for name, source in state.items()}
+    def __reduce__(self) -> tuple[object, ...]:
+        return Profiles, (self.sources(), self.kind)
 
     def sources(self) -> dict[str, Source]:
         """Return the settings or functions by name."""
-        return self.__getstate__()
+        return {name: one.source for name, one in self._sources.items()}
 
-    def with_others(self, sources: Mapping[str, Source]) -> Profiles:
+    def with_others(self, sources: Mapping[str, Source], kind: SessionKind | None) -> Profiles:
         """Return profiles with further credentials, which those of the same names replace."""
-        found = Profiles(sources)
+        found = Profiles(sources, kind)
         found._sources |= self._sources
         return found
 
@@ -166,7 +179,7 @@ class Profiles:
             return found
         if environment_settings(name):
             return Credentials(name)
-        raise unknown_credentials(name, [*self._sources, *environment_names()])
+        raise unknown_credentials(name, [*self._sources, *environment_names()], self.kind)
 
 
 def check_name(name: object) -> str:
@@ -184,16 +197,26 @@ def check_name(name: object) -> str:
     return str(name)
 
 
-def unknown_credentials(name: str, known: Iterable[str]) -> InvalidInputError:
-    """Return the error for a name without settings."""
+def unknown_credentials(
+    name: str, known: Iterable[str], kind: SessionKind | None = None
+) -> InvalidInputError:
+    """Return the error for a name without settings, with the places where it can be set."""
     names = sorted(set(known))
     near = nearest(name, names)
     hint = f"did you mean {near!r}? " if near else ""
     listed = f"Known are {', '.join(names)}. " if names else ""
+    environment = f"by {variable_of(name)}* in the environment of "
+    # Clients of Connect do not see the configuration, and plan some reads in the server.
+    places = {
+        None: f"or {environment}this process",
+        "classic": f"by spark.icechunk.credentials.{name}.* in Spark's configuration, or"
+        f" {environment}this process",
+        "connect": f"or {environment}the client; for format('icechunk'), streams and SQL,"
+        f" {environment}the server",
+    }
     return InvalidInputError(
         f"no credentials are named {name!r}: {hint}{listed}Set them by icechunk_spark.register("
-        f"spark, credentials={{{name!r}: ...}}), by spark.icechunk.credentials.{name}.* in Spark's"
-        f" configuration, or by {variable_of(name)}* in the environment of this process",
+        f"spark, credentials={{{name!r}: ...}}), {places[kind]}",
         option="credentials",
         nearest=near,
     )
@@ -253,7 +276,7 @@ def _settings(name: str, given: Mapping[Any, Any]) -> dict[str, str]:
     """Return settings as strings, by names without the prefix ``storage.``."""
     found = {}
     for key, value in given.items():
-        if not isinstance(key, str) or isinstance(value, bytes | Mapping | list | tuple):
+        if not isinstance(key, str) or not isinstance(value, str | int | float | None):
             raise InvalidInputError(
                 f"credentials {name!r}: settings are strings by name, such as 'key' and 'secret',"
                 f" but one is a {type(value).__name__} under a {type(key).__name__}",
@@ -280,4 +303,11 @@ def _until(name: str, expires: Any) -> float:
             f" {type(expires).__name__}",
             credentials=name,
         ) from None
-    return now + max(left - _KEPT_SECONDS, left / 2, 0.0)
+    if left <= 0:
+        raise StorageError(
+            f"the function of credentials {name!r} returned settings that expired"
+            f" {-left:,.0f} seconds ago: renew them in the function, and check the clock of this"
+            f" machine and the zone of {EXPIRES}, by default UTC",
+            credentials=name,
+        )
+    return now + max(left - _KEPT_SECONDS, left / 2)

@@ -115,6 +115,19 @@ def test_a_setting_that_spark_would_show_is_refused(setting, advice):
         profiles_of(spark)
 
 
+def test_an_unknown_name_over_connect_has_no_advice_on_the_configuration():
+    """Clients of Connect do not see the server's configuration."""
+    module = {"__module__": "pyspark.sql.connect.session"}
+    client = type("SparkSession", (SimpleNamespace,), module)(**vars(session()))
+    classic = session()
+    for spark, advises in ((classic, True), (client, False)):
+        for profiles in (profiles_of(spark), sendable(profiles_of(spark))):
+            with raises(InvalidInputError, option="credentials") as caught:
+                profiles.named("ocean")
+            assert ("Spark's configuration" in str(caught.value)) == advises
+            assert ("environment of the server" in str(caught.value)) != advises
+
+
 def test_names_among_options_become_credentials_in_any_spelling():
     profiles = Profiles({"weather": S3})
     found = with_profiles({"Credentials": "weather", "virtual_credentials": "weather"}, profiles)

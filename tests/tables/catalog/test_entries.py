@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from helpers.raised import raises
 
@@ -72,8 +74,13 @@ def test_relative_paths_begin_at_the_catalog(path, found):
         ({"path": PATH, "message": "x"}, "does not apply to read"),
         ({"path": PATH, "tag": "v1", "branch": "main"}, "exclude one another"),
         ({"pth": PATH}, "the key 'path' is missing: .*, and not 'pth'"),
-        ({"path": ["a", "b"]}, "the key 'path' is missing"),
-        ({"path": " "}, "the key 'path' is missing"),
+        ({"location": PATH}, "the key 'path' is missing: .*, and not 'location'"),
+        ({"path": ["a", "b"]}, "'path' must be a string, .*, but is a list"),
+        ({"path": " "}, "'path' must be a string, .*, but is empty"),
+        ("$HOME/weather", "the path contains '\\$HOME'.* variables of the environment"),
+        ("s3://b/${NAME}/x", "the path contains '\\${NAME}'"),
+        ("s3://b/{{ name }}/x", "the path contains '{{ name }}'"),
+        ("%HOME%/weather", "the path contains '%HOME%'"),
         (5, "an entry has keys"),
         (None, "an entry has keys"),
         ({"path": PATH, "comment": 5}, "comment must be a string"),
@@ -101,6 +108,12 @@ def test_a_catalog_holds_no_credentials(options):
     with pytest.raises(InvalidInputError, match="a catalog holds no credentials") as caught:
         one({"path": PATH, **options})
     assert "canary" not in str(caught.value)
+
+
+def test_a_path_may_have_characters_of_variables():
+    for path in ("s3://b/a$b", "s3://b/100%", "s3://b/%20x", "s3://b/{a}", Path("/data/w")):
+        assert one(path).path == str(path)
+    assert one({"path": Path("/data/w")}).path == "/data/w"
 
 
 def test_the_token_anon_is_no_credential():

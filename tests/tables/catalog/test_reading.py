@@ -70,11 +70,54 @@ def test_options_of_the_storage_are_for_the_catalog_and_tables_beside_it(tmp_pat
         ("[" * 100_000, "is not YAML or JSON"),
         ("\x00", "is not YAML or JSON"),
         ("", "must have the key 'tables'"),
+        ("tables:\n\ta: x\n", "line 2, column 1; YAML is indented with spaces"),
+        ("tables: {2024-07-01: x}", "'2024-07-01': a name consists of letters"),
+        ("tables: {on: x}", "True of type bool: a name .* in quotes"),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, text, words):
     with raises(InvalidInputError, option="catalog", match=words):
         read_catalog(put(tmp_path, "c.yaml", text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tables: {a: {path: x, storage.secret: 'canary}}\n",
+        "tables:\n  a:\n    path: x\n    storage.secret: canary: b\n",
+        "tables: {a: {path: x, [a, canary]: 3}}\n",
+        "tables: {a: {path: x, path: y, secret: canary}}\n",
+        "tables: {a: {path: x, secret: !vault canary}}\n",
+        "tables: {a: {path: x, secret: canary\n",
+        "tables: {a: {path: x, secret: canary}}\n---\nb: 1\n",
+        "tables: {a: {path: x, secret: canary, b: *none}}\n",
+        "\tsecret: canary\n",
+    ],
+)
+def test_errors_of_a_file_name_the_place_and_quote_no_line(tmp_path, text):
+    with raises(InvalidInputError, option="catalog") as caught:
+        read_catalog(put(tmp_path, "c.yaml", text))
+    assert "canary" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "aliases" in str(caught.value) or ", line " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tables:\n  2024: {path: x, tag: 1.10}\n  b: {path: x, tag: 2024-07-01}\n"
+        "  c: {path: x, isel: {t: 010}}\n",
+        '{"tables": {"2024": {"path": "x", "tag": 1.10}, "b": {"path": "x", "tag": "2024-07-01"},'
+        ' "c": {"path": "x", "isel": {"t": "010"}}}}',
+    ],
+)
+def test_numbers_and_dates_are_read_as_they_are_written(tmp_path, text):
+    found = {one.name: one.options for one in read_catalog(put(tmp_path, "c.yaml", text))}
+    assert found == {
+        "2024": {"tag": "1.10"},
+        "b": {"tag": "2024-07-01"},
+        "c": {"isel": {"t": "010"}},
+    }
 
 
 def test_a_file_is_limited_in_size(tmp_path):

@@ -73,8 +73,8 @@ def test_expired_versions_are_reported_as_unknown(place):
     write(place, "nightly", 1)
     write(place, "nightly", 2)
     repository = Repository.open(place)
-    assert not has_expired(repository)
+    assert not has_expired(repository, "main")
     maintenance.expire_snapshots(place, datetime.now(UTC))
     repository = Repository.open(place)
     assert [one.versions for one in applications(repository, "main")] == [((2, 2),)]
-    assert has_expired(repository)
+    assert has_expired(repository, "main")

@@ -291,4 +291,4 @@ def read_applications(
         for one in applications(repository, branch)
         if app_id is None or one.app_id == app_id
     ]
-    return found, has_expired(repository)
+    return found, has_expired(repository, branch)

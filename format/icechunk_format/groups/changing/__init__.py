@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from icechunk_format.groups.changing.containers import check_prefix, outside_of, prefixes_of
     from icechunk_format.groups.changing.destination import find_base, open_destination
     from icechunk_format.groups.changing.reference_rows import references
-    from icechunk_format.groups.changing.result import WriteResult, has_expired
+    from icechunk_format.groups.changing.result import WriteResult
+    from icechunk_format.groups.changing.shortened import has_expired
     from icechunk_format.groups.changing.storing import ChunkValues, TaskFiles
     from icechunk_format.groups.changing.targets import (
         ArrayTarget,
@@ -62,7 +63,8 @@ __getattr__, __dir__ = loaded_on_use(
         ".containers": ["check_prefix", "outside_of", "prefixes_of"],
         ".destination": ["find_base", "open_destination"],
         ".reference_rows": ["references"],
-        ".result": ["has_expired", "WriteResult"],
+        ".result": ["WriteResult"],
+        ".shortened": ["has_expired"],
         ".storing": ["ChunkValues", "TaskFiles"],
         ".targets": ["ArrayTarget", "Destination", "TaskReceipt", "path_in"],
     },

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.encoding.repo_info.updates import ExpirationRanUpdate
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.groups.changing.shortened import has_expired
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.measures import Measures
 
@@ -116,8 +116,8 @@ def committed_before(repository: RepositoryReader, options: WriteOptions) -> Sna
     """Return the commit of exactly this txnVersion on the branch, or None.
 
     Versions may be committed in any order, so the whole history is read, except for batches of a
-    stream. Raises InvalidInputError for a version below others if snapshots have expired, since it
-    may have been committed in one of them.
+    stream. Raises InvalidInputError for a version below others if snapshots of this history have
+    expired, since it may have been committed in one of them.
     """
     wanted, newest = options.txn_version, -1
     if wanted is None:
@@ -129,21 +129,15 @@ def committed_before(repository: RepositoryReader, options: WriteOptions) -> Sna
         newest = max(newest, version)
         if TXN_QUERY in info.metadata and newest < wanted:
             return None
-    if newest > wanted and has_expired(repository):
+    if newest > wanted and has_expired(repository, options.branch):
         raise InvalidInputError(
             f"txnVersion {wanted} of {options.txn_app_id!r} is older than its newest"
-            f" one, {newest}, and snapshots of the repository have expired, so it cannot be"
-            " determined whether it was committed: give a higher txnVersion, or another txnAppId",
+            f" one, {newest}, and older snapshots of branch {options.branch!r} have expired, so it"
+            " cannot be determined whether it was committed: give a higher txnVersion, or another"
+            " txnAppId",
             option=TXN_VERSION,
         )
     return None
-
-
-def has_expired(repository: RepositoryReader) -> bool:
-    """Return True if snapshots have expired; spec version 1 does not record it."""
-    return repository.spec_version > 1 and any(
-        isinstance(update.details, ExpirationRanUpdate) for update in repository.operations()
-    )
 
 
 def last_committed(repository: RepositoryReader, options: WriteOptions) -> SnapshotInfo | None:

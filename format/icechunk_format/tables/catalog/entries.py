@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Final
 
 from icechunk_format.errors import InvalidInputError
@@ -29,6 +30,9 @@ from icechunk_format.storage.options import SECRET_WORDS
 _KEYS: Final = ("tables", "comment")
 _NAME: Final = re.compile(r"\w{1,128}")
 _ABSOLUTE: Final = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:|/|~)")
+_VARIABLE: Final = re.compile(r"\$\{\w+\}|(?:^|(?<=/))\$\w+|\{\{.*?\}\}|%[A-Z_]+%")
+# Keys that other catalogs have instead.
+_OTHER_PATHS: Final = ("url", "uri", "urlpath", "href", "location")
 # Families of options whose settings may be nested, as in ``storage: {region: eu}``.
 _FAMILIES: Final = ("storage", "virtual")
 _PINNED: Final = ("tag", "snapshot", "snapshotid", "asof", "versionasof", "timestampasof")
@@ -141,26 +145,49 @@ def _repeated(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _entry(name: object, given: object, base: str) -> Entry:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidInputError("a name consists of letters, digits and '_', up to 128 of them")
-    given = {"path": given} if isinstance(given, str) else given
+        quoted = "" if isinstance(name, str) else ": put it in quotes to make it a string"
+        raise InvalidInputError(
+            f"a name consists of letters, digits and '_', up to 128 of them{quoted}"
+        )
+    given = {"path": given} if isinstance(given, str | PurePath) else given
     if not isinstance(given, Mapping):
         raise InvalidInputError("an entry has keys, such as path: s3://bucket/weather")
     options = _flattened(given)
-    path = options.pop("path", None)
+    path = _path(options, base)
     comment, tags = options.pop("comment", None), options.pop("tags", None)
-    if not isinstance(path, str) or not path.strip():
-        near = nearest("path", [str(key) for key in given], cutoff=0.5)
-        hint = f", and not {near!r}" if near else ""
-        raise InvalidInputError(f"the key 'path' is missing: it has the repository's URL{hint}")
     if comment is not None and not isinstance(comment, str):
         raise InvalidInputError("the comment must be a string")
     refuse_secrets(options)
-    path = path.strip()
-    if base and _ABSOLUTE.match(path) is None:
-        path = f"{base.rstrip('/')}/{path.removeprefix('./')}"
     entry = Entry(name=name, path=path, options=options, comment=comment, tags=_tags(tags))
     parse_arguments(entry.path, entry.options, "read")  # raises for unknown keys
     return entry
+
+
+def _path(options: dict[str, Any], base: str) -> str:
+    """Remove the path from the options of an entry, and return it as a URL or absolute path."""
+    path = options.pop("path", None)
+    if isinstance(path, PurePath):
+        path = str(path)
+    if path is None:
+        other = next((key for key in options if fold_name(key) in _OTHER_PATHS), None)
+        near = other or nearest("path", list(options), cutoff=0.5)
+        hint = f", and not {near!r}" if near else ""
+        raise InvalidInputError(f"the key 'path' is missing: it has the repository's URL{hint}")
+    if not isinstance(path, str) or not path.strip():
+        raise InvalidInputError(
+            "the key 'path' must be a string, such as 's3://bucket/weather', but is"
+            f" {'empty' if isinstance(path, str) else f'a {type(path).__name__}'}"
+        )
+    path = path.strip()
+    variable = _VARIABLE.search(path)
+    if variable is not None:
+        raise InvalidInputError(
+            f"the path contains {variable[0]!r}, but a catalog does not use variables of the"
+            " environment: write the value, or give attach a dictionary with it"
+        )
+    if base and _ABSOLUTE.match(path) is None:
+        path = f"{base.rstrip('/')}/{path.removeprefix('./')}"
+    return path
 
 
 def _flattened(given: Mapping[Any, Any], family: str = "") -> dict[str, Any]:

@@ -35,6 +35,9 @@ _FILE: Final = re.compile(r"[^/\\]+\.(ya?ml|json)", re.IGNORECASE)
 _MOST_BYTES: Final = 4 << 20
 _MOST_FOLDERS: Final = 10_000
 _THREADS: Final = 16
+# YAML's types of values that stay strings, as options are: the tag 1.10 is not 1.1, nor the time
+# 12:30 a number of minutes, nor the tag 2024-07-01 a date.
+_AS_WRITTEN: Final = (":int", ":float", ":timestamp")
 
 
 def parse_alone(path: str, options: Mapping[str, Any]) -> ReadRequest:
@@ -104,13 +107,31 @@ def parsed_catalog(data: bytes, label: str) -> Any:
         )
     try:
         if data.lstrip()[:1] == b"{":
-            return json.loads(data, object_pairs_hook=_unique)
+            # Numbers as they are written: a tag 1.10 is not 1.1.
+            return json.loads(
+                data,
+                object_pairs_hook=_unique,
+                parse_float=str,
+                parse_int=str,
+                parse_constant=str,
+            )
         return yaml.load(data, Loader=_CatalogLoader)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(_reason(error).split())
         raise InvalidInputError(
             f"the catalog {label} is not YAML or JSON: {reason}", option="catalog"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the problem of a file and its position, without text of the file."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    mark = error.problem_mark or error.context_mark
+    hint = "; YAML is indented with spaces" if "'\\t'" in str(error.problem) else ""
+    # Marks quote the line, which may contain a credential in the wrong place.
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return f"{error.problem or error.context}{place}{hint}"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -123,7 +144,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _CatalogLoader(yaml.SafeLoader):
-    """Loader of YAML without aliases and repeated keys."""
+    """Loader of YAML without aliases and repeated keys, and with numbers and dates as strings."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -134,8 +155,15 @@ class _CatalogLoader(yaml.SafeLoader):
         names = [key.value for key, _ in node.value]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise yaml.YAMLError(f"the key {twice!r} is given twice{node.start_mark}")
+            problem = f"the key {twice!r} is given twice"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return super().construct_mapping(node, deep=deep)
+
+
+_CatalogLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if not tag.endswith(_AS_WRITTEN)]
+    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _of_folder(place: Location) -> list[Entry]:

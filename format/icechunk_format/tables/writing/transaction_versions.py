@@ -43,7 +43,7 @@ def applications(repository: RepositoryReader, branch: str) -> list[Application]
     """Return the applications that committed versions to a branch, the latest first.
 
     Only snapshots in the history of the branch count: versions of expired snapshots are not
-    listed, and `has_expired` of `result` returns whether there may be any.
+    listed, and `has_expired` returns whether there may be any.
     """
     found: dict[str, list[SnapshotInfo]] = {}
     for info in repository.ancestry(branch=branch):
