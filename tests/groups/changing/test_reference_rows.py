@@ -17,15 +17,20 @@ from icechunk_format.storage.options import NO_ACCESS
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
 
-TARGET = ArrayTarget.of_new(
-    build_array_metadata(
-        shape=(4, 3),
-        data_type=data_type_from_numpy(np.dtype("i1")),
-        chunk_shape=(1, 1),
-        dimension_names=["y", None],
-        node_path="/g/t",
+
+def target(names):
+    return ArrayTarget.of_new(
+        build_array_metadata(
+            shape=(4, 3),
+            data_type=data_type_from_numpy(np.dtype("i1")),
+            chunk_shape=(1, 1),
+            dimension_names=names,
+            node_path="/g/t",
+        )
     )
-)
+
+
+TARGET = target(["y", "x"])
 VIRTUAL = {"kind": "virtual", "location": "s3://b/x", "offset": 1, "length": 2}
 SCHEMA = {
     "kind": pa.string(),
@@ -51,7 +56,9 @@ def refs_of(*rows, without=()):
 
 
 def test_a_new_array_has_names_for_its_dimensions():
-    assert (TARGET.name, TARGET.path, TARGET.dims) == ("t", "/g/t", ("y", "dim_1"))
+    for names, dims in ((["y", None], ("y", "dim_1")), (None, ("dim_0", "dim_1"))):
+        found = target(names)
+        assert (found.name, found.path, found.dims) == ("t", "/g/t", dims)
 
 
 def test_virtual_and_inline_rows_keep_their_coordinates():

@@ -44,7 +44,8 @@ def grown(place):
     )
     new = ArrayTarget.of_new(metadata)
     files = TaskFiles(open_destination(place, WriteOptions())[0])
-    files.write(new, (0, 0), VALUES)
+    stored = files.write(new, (0, 0), VALUES)
+    assert sum(map(len, stored)) == 5
     receipt = files.receipt()
     assert not receipt.cleared
     commit(place, new, [receipt])
