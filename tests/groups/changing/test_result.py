@@ -7,6 +7,9 @@ from helpers.raised import raises
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import has_expired
 from icechunk_format.groups.changing.result import (
+    TXN_APP_ID,
+    TXN_QUERY,
+    TXN_VERSION,
     committed_before,
     find_committed,
     last_committed,
@@ -39,6 +42,7 @@ def repository():
 
 
 def test_names_in_the_metadata_of_a_commit():
+    assert (TXN_APP_ID, TXN_VERSION, TXN_QUERY) == ("txnAppId", "txnVersion", "txnQuery")
     assert txn_metadata(transaction(3, metadata={"by": "me"})) == {
         "by": "me",
         "txnAppId": "app",

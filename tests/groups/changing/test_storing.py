@@ -48,6 +48,7 @@ def grown(place):
     assert sum(map(len, stored)) == 5
     receipt = files.receipt()
     assert not receipt.cleared
+    assert (receipt.part, receipt.rows, receipt.chunks) == (0, 0, 5)
     commit(place, new, [receipt])
     [variable] = opened(place).variables.values()
     return ArrayTarget.of_existing(variable, metadata.with_shape((9, 4)))
