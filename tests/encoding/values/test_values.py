@@ -328,3 +328,4 @@ def test_lists_and_maps_of_messagepack_have_a_limit(monkeypatch: pytest.MonkeyPa
 
 def test_the_reserved_name() -> None:
     assert RESERVED_METADATA == "__icechunk"
+    assert decode_msgpack(encode_msgpack({RESERVED_METADATA: 1})) == {"__icechunk": 1}
