@@ -12,6 +12,7 @@ from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding import envelope
 from icechunk_format.encoding.envelope import (
     HEADER_SIZE,
     IMPLEMENTATION_NAME,
@@ -185,3 +186,30 @@ def test_impossible_requests_to_write_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("icechunk_format.encoding.envelope.DEFAULT_MAX_SIZE", len(PAYLOAD))
     with raises(InvalidInputError, found=16000, allowed=16000):
         wrap(PAYLOAD, file_type=FileType.SNAPSHOT, spec_version=2)
+
+
+def test_a_frame_without_content_is_read_to_its_end() -> None:
+    empty = zstandard.ZstdCompressor(write_checksum=True).compress(b"")
+    assert read(with_frame(empty)) == b""
+    for cut in range(1, 5):
+        with raises(FormatError, match="cut short"):
+            read(with_frame(empty[:-cut]))
+
+
+def test_a_window_may_be_larger_than_the_content() -> None:
+    wide = zstandard.ZstdCompressionParameters(window_log=29, write_content_size=False)
+    stream = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    frame = stream.compress(b"content") + stream.flush()
+    assert zstandard.get_frame_parameters(frame).window_size == 2**29
+    assert read(with_frame(frame)) == b"content"
+
+
+def test_writers_keep_the_expansion_that_readers_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = bytes(4001)
+    frame = len(wrap(payload, file_type=FileType.SNAPSHOT, spec_version=2)) - HEADER_SIZE
+    monkeypatch.setattr(envelope, "_UNLIMITED_SIZE", 0)
+    monkeypatch.setattr(envelope, "_MOST_EXPANSION", 4001 // frame)
+    with raises(InvalidInputError, found=4001, allowed=4001 // frame * frame):
+        wrap(payload, file_type=FileType.SNAPSHOT, spec_version=2)
+    monkeypatch.setattr(envelope, "_MOST_EXPANSION", 4001 // frame + 1)
+    assert read(wrap(payload, file_type=FileType.SNAPSHOT, spec_version=2)) == payload

@@ -44,9 +44,10 @@ def test_clocks_beyond_the_name_are_refused() -> None:
     ):
         keys.backup_name(32_503_680_000_001, RAW)
     with raises(
-        InvalidInputError, found=-100000000000000, allowed="-67496319999999 to 32503680000000"
+        InvalidInputError, found=-67496320000000, allowed="-67496319999999 to 32503680000000"
     ):
-        keys.backup_name(-(10**14), RAW)
+        keys.backup_name(-67_496_320_000_000, RAW)
+    assert keys.backup_name(-67_496_319_999_999, RAW) == f"repo.99999999999999.{TEXT}"
 
 
 @pytest.mark.parametrize("name", ["", "..", "../repo", "/repo", "a//b", "a/./b", "a\0"])

@@ -14,6 +14,7 @@ from helpers.raised import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icechunk_format.encoding.values import flexbuffers, metadata_items
 from icechunk_format.encoding.values.flexbuffers import (
     MAX_DEPTH,
     decode_flexbuffer,
@@ -303,5 +304,28 @@ def test_bytes_are_no_texts_in_messagepack() -> None:
     assert encode_msgpack("x" * 40) == b"\xd9\x28" + b"x" * 40
 
 
+def test_values_and_texts_are_counted_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"key": ["text", 1, True], "k": "t"}
+    data = encode_flexbuffer(value)
+    # A map counts itself, its keys and its values.
+    for name, needed in (("MAX_VALUES", 8), ("MAX_STRING_BYTES", 9)):
+        with monkeypatch.context() as patch:
+            patch.setattr(flexbuffers, name, needed)
+            assert decode_flexbuffer(data) == value
+            patch.setattr(flexbuffers, name, needed - 1)
+            with raises(FormatError, field="value", allowed=needed - 1):
+                decode_flexbuffer(data)
+
+
+def test_lists_and_maps_of_messagepack_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_items, "MAX_VALUES", 3)
+    for value in ([1, 2, 3], {"a": 1, "b": 2, "c": 3}, "abc"):
+        assert decode_msgpack(msgpack.packb(value)) == value
+    for longer in ([1, 2, 3, 4], {"a": 1, "b": 2, "c": 3, "d": 4}, "abcd"):
+        with raises(FormatError, field="value"):
+            decode_msgpack(msgpack.packb(longer))
+
+
 def test_the_reserved_name() -> None:
     assert RESERVED_METADATA == "__icechunk"
+    assert decode_msgpack(encode_msgpack({RESERVED_METADATA: 1})) == {"__icechunk": 1}

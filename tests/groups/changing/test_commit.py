@@ -12,7 +12,9 @@ from icechunk_format.errors import AlreadyExistsError, ConflictError, InvalidInp
 from icechunk_format.groups.changing import (
     ArraysCommit,
     ArrayTarget,
+    ChunkValues,
     TaskFiles,
+    TaskReceipt,
     check_planned_lengths,
     commit_arrays,
     open_destination,
@@ -280,3 +282,52 @@ def test_lengths_that_a_commit_would_make_are_checked_before_its_tasks(place):
         check_planned_lengths(base, "/g", [longer], ["/g/t"])
     with raises(InvalidInputError, match="y is 9 in /g/v and 7 in /g/t"):
         check_planned_lengths(None, "/g", [target("/g/t"), longer], [])
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (7, 10), (0, 10)])
+def test_values_that_the_driver_stores_come_with_the_commit(place, shape):
+    metadata = build_array_metadata(
+        shape=shape,
+        data_type=data_type_from_numpy(np.dtype("f4")),
+        chunk_shape=(3, 5)[: len(shape)],
+        dimension_names=["y", "x"][: len(shape)],
+        node_path="/t",
+    )
+    values = np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1
+    stored = ChunkValues.changed(metadata, values, 0)
+    made = change(
+        place, [ArrayTarget.of_new(metadata)], values=[stored], metadata={"by": "the driver"}
+    )
+    result = commit_arrays(made, [])
+    np.testing.assert_array_equal(read(place), values)
+    assert Repository.open(place).snapshot(result.snapshot_id).metadata == {"by": "the driver"}
+    if shape and shape[0]:
+        changed = ChunkValues.changed(metadata, values + 1, 4)
+        assert changed.start == 3
+        variable = opened_variable(place)
+        made = change(place, [ArrayTarget.of_existing(variable, metadata)], values=[changed])
+        commit_arrays(made, [])
+        np.testing.assert_array_equal(read(place)[:3], values[:3])
+        np.testing.assert_array_equal(read(place)[3:], values[3:] + 1)
+
+
+def opened_variable(place):
+    repository = Repository.open(place)
+    [variable] = open_dataset(repository, repository.resolve()).variables.values()
+    return variable
+
+
+def test_a_repository_that_another_writer_created_has_the_spec_version_that_is_asked_for(place):
+    made = change(place, [target()], WriteOptions(spec_version=2))
+    Repository.create(place, spec_version=1)
+    with raises(AlreadyExistsError, match="spec version 1"):
+        commit_arrays(made, [])
+    assert Repository.open(place).snapshot(Repository.open(place).resolve()).node("/t") is None
+
+
+def test_a_task_may_have_stored_nothing(place):
+    made, receipts = write(place, target())
+    empty = TaskReceipt(manifests={"/t": ()})
+    assert (empty.chunks, [receipt.chunks for receipt in receipts]) == (0, [2, 2, 2])
+    assert commit_arrays(made, [empty, *receipts]).chunks == 6
+    np.testing.assert_array_equal(read(place), VALUES)

@@ -9,6 +9,7 @@ from icechunk_format.groups.changing.destination import branch_missing, check_ne
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location
+from icechunk_format.storage.options import VirtualAccess
 
 
 def two_branches(place):
@@ -63,3 +64,13 @@ def test_the_format_is_that_of_the_repository(place):
     assert destination.location == Location(place)
     new, found = open_destination(f"{place}-new", WriteOptions(spec_version=1))
     assert (new.base, found, new.manifest_format.spec_version) == (None, None, 1)
+
+
+def test_access_and_configuration_are_those_of_the_destination(place):
+    access = VirtualAccess(("s3://b/",), {"region": "eu-west-1"})
+    repository = Repository.create(place)
+    repository.update_config({"inline_chunk_threshold_bytes": 7})
+    for root in (place, f"{place}-new"):
+        destination, _ = open_destination(root, WriteOptions(), access)
+        assert destination.chunk_source.access == access
+    assert open_destination(place, WriteOptions())[0].inline_threshold == 7

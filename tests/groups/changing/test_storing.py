@@ -44,9 +44,11 @@ def grown(place):
     )
     new = ArrayTarget.of_new(metadata)
     files = TaskFiles(open_destination(place, WriteOptions())[0])
-    files.write(new, (0, 0), VALUES)
+    stored = files.write(new, (0, 0), VALUES)
+    assert sum(map(len, stored)) == 5
     receipt = files.receipt()
     assert not receipt.cleared
+    assert (receipt.part, receipt.rows, receipt.chunks) == (0, 0, 5)
     commit(place, new, [receipt])
     [variable] = opened(place).variables.values()
     return ArrayTarget.of_existing(variable, metadata.with_shape((9, 4)))

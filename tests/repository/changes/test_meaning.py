@@ -70,3 +70,4 @@ def test_members_and_attributes_with_a_meaning():
     assert tuple(names.split()) == OF_VALUES
     assert PACKING == ("scale_factor", "add_offset", "_Unsigned")
     assert MISSING == ("_FillValue", "missing_value")
+    assert same_aspects({}, {})

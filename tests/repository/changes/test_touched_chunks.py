@@ -59,6 +59,22 @@ def test_blocks_are_in_order_and_small(case, at_once):
         assert joined.count == len(expected | more)
 
 
+def test_a_box_is_cut_along_the_axes_that_need_it(monkeypatch):
+    nothing = np.empty((0, 3), dtype=np.uint32)
+    made = TouchedChunks.of([CoordSet.of_boxes([[(0, 2), (0, 3), (0, 5)]])], nothing)
+    for at_once, sizes in (
+        (4, [4, 1] * 6),
+        (5, [5] * 6),
+        (14, [10, 5] * 2),
+        (15, [15] * 2),
+        (30, [30]),
+    ):
+        monkeypatch.setattr(touched_chunks, "_ROWS_AT_ONCE", at_once)
+        blocks = list(made.blocks())
+        assert [len(block) for block in blocks] == sizes
+        assert points_of(np.concatenate(blocks)) == list(np.ndindex(2, 3, 5))
+
+
 def test_tiles_of_a_large_grid_come_row_by_row():
     tiles = [
         CoordSet.of_boxes([[(i, i + 100), (j, j + 50), (0, 50)]])

@@ -58,6 +58,9 @@ def test_the_root_becomes_an_array_only_if_nothing_is_below(session):
         session.create_array("/", array_document((4,), (1,)), shape=(4,), num_chunks=(4,))
 
     session.delete("/")
+    session.create_group("/", group_document())
+    session.create_group("/g", group_document())
+    session.delete("/")
     make_root()
     assert session.node("/").array is not None
     assert session.node("/g") is None
