@@ -203,14 +203,10 @@ def judged(known: Known, names: tuple[str, str], found: Any) -> tuple[str, str |
         if is_tag and ended == (None, None) and state == shown:
             return "created by both", None
     for loser, winner in ((0, 1), (1, 0)):
-        # In version 1, a commit whose branch was moved back cannot tell whether it was there.
-        is_unknown = known.stage.world.spec_version == 1 and names[winner] == "reset_branch"
-        if errors[loser] == "ConflictError" or (
-            is_unknown and errors[loser] == "CommitOutcomeUnknownError"
-        ):
+        if errors[loser] == "ConflictError":
             expected, shown = known.after(names[winner])
             if (errors[winner],) == expected and state == shown:
-                return str(errors[loser]), None
+                return "ConflictError", None
     orders = (names, names[::-1])
     serial = {order: known.after(*order)[0] for order in orders}
     parts = {

@@ -169,6 +169,15 @@ class Storage(Protocol):
         """True if every write is refused with ``ReadOnlyError``."""
         return False
 
+    @property
+    def lost_race_is_certain(self) -> bool:
+        """True if a replacement that returns ``None`` certainly wrote nothing.
+
+        A client of a remote storage may have repeated a request whose response was lost, so that
+        its first attempt may have succeeded.
+        """
+        return False
+
     def get(self, key: str, *, start: int | None = None, end: int | None = None) -> Fetched:
         """Return one object, or bytes ``[start, end)`` of it, in one request.
 
@@ -205,7 +214,8 @@ class Storage(Protocol):
     def put(self, key: str, data: bytes, *, condition: Condition = None) -> ObjectVersion | None:
         """Write one object atomically; return its new version.
 
-        Returns ``None`` if the condition is not met and nothing was written.
+        Returns ``None`` if the condition is not met and nothing was written, as far as the client
+        can tell (``lost_race_is_certain``).
 
         Raises StorageError if the storage failed; with ``outcome_unknown``, a conditional write may
         have succeeded.

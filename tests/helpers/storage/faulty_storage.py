@@ -58,6 +58,10 @@ class FaultyStorage:
     def is_read_only(self):
         return self.inner.is_read_only
 
+    @property
+    def lost_race_is_certain(self):
+        return self.inner.lost_race_is_certain and self.fault is not Fault.REPEATED
+
     def _request(self, verb, key, act, *, condition=None):
         number = len(self.requests)
         self.requests.append((verb, key))
@@ -179,6 +183,10 @@ class UnreliableStorage:
     @property
     def is_read_only(self):
         return self.inner.is_read_only
+
+    @property
+    def lost_race_is_certain(self):
+        return False
 
     def settle(self):
         """Let everything happen that was still on its way."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.raised import raises
+from helpers.sessions.model import group_document
 from helpers.storage.faulty_repositories import faulty_repository
 
 from icechunk_format.encoding.object_keys import branch_ref_key
@@ -16,8 +17,11 @@ from icechunk_format.errors import (
     InvalidInputError,
     StorageError,
 )
+from icechunk_format.repository import Repository
 from icechunk_format.repository.state import publish
 from icechunk_format.repository.state.transitions import set_config, set_metadata
+from icechunk_format.storage.location import Location, open_storage
+from icechunk_format.storage.protocol import CreateOnly, ReplaceIfUnchanged
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -155,6 +159,83 @@ def test_a_branch_file_race_that_is_always_lost_ends(monkeypatch):
     with raises(ConflictError, attempts=3, branch="main"):
         publish.update_branch_ref(Rival(), "main", root, expected=tip, key=branch_ref_key("main"))
     assert sound.resolve() == tip
+
+
+class Outrun:
+    """A local disk, or what seems to be one, where a rival comes before the first replacement."""
+
+    def __init__(self, storage, key, rival, *, is_certain):
+        self._storage, self._key, self._rival = storage, key, rival
+        self.lost_race_is_certain = is_certain and storage.lost_race_is_certain
+
+    def __getattr__(self, name):
+        return getattr(self._storage, name)
+
+    def put(self, key, data, **kwargs):
+        if key == self._key:
+            rival, self._rival = self._rival, lambda: None
+            rival()
+        return self._storage.put(key, data, **kwargs)
+
+
+class OutrunRepository(Repository):
+    storage = None
+
+
+@pytest.mark.parametrize(
+    ("is_certain", "error"), [(True, ConflictError), (False, CommitOutcomeUnknownError)]
+)
+def test_a_lost_race_for_a_branch_that_was_reset_is_known_on_a_local_disk(
+    tmp_path, is_certain, error
+):
+    sound = Repository.create(tmp_path / "r", spec_version=1)
+    first = sound.resolve()
+    session = sound.writable_session()
+    session.create_group("/", group_document())
+    session.commit("second")
+    repository = OutrunRepository(sound.location, spec_version=1)
+    repository.storage = Outrun(
+        sound.storage,
+        branch_ref_key("main"),
+        lambda: sound.reset_branch("main", first),
+        is_certain=is_certain,
+    )
+    session = repository.writable_session()
+    session.set_attributes("/", {"n": 2})
+    with raises(error):
+        session.commit("outrun")
+    assert sound.resolve() == first
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_a_lost_race_is_repeated_on_a_local_disk_though_the_log_is_too_short(tmp_path, is_certain):
+    sound = Repository.create(tmp_path / "r")
+    few = encode_flexbuffer({"num_updates_per_repo_info_file": 1})
+    publish.update_repo(sound.storage, lambda info: set_config(info, few))
+
+    def rival():
+        for number in range(3):
+            sound.create_tag(f"{number}", sound.resolve())
+
+    storage = Outrun(sound.storage, "repo", rival, is_certain=is_certain)
+    if is_certain:
+        publish.update_repo(storage, lambda info: set_metadata(info, {"mine": True}))
+    else:
+        with raises(CommitOutcomeUnknownError, key="repo"):
+            publish.update_repo(storage, lambda info: set_metadata(info, {"mine": True}))
+    assert sound.metadata == ({"mine": True} if is_certain else {})
+
+
+def test_a_lost_replacement_wrote_nothing_on_a_local_disk(tmp_path):
+    storage = open_storage(Location(str(tmp_path)))
+    old = storage.put("k", b"old")
+    storage.put("k", b"new")
+    assert storage.lost_race_is_certain
+    assert storage.put("k", b"lost", condition=ReplaceIfUnchanged(version=old)) is None
+    assert storage.get("k").data == b"new"
+    # A link may have been made by an earlier attempt of a network file system.
+    assert publish.put_if(storage, "k", b"lost", ReplaceIfUnchanged(version=old)) is False
+    assert publish.put_if(storage, "k", b"lost", CreateOnly()) is None
 
 
 class Interrupted:

@@ -13,7 +13,8 @@ Determining the outcome
 The log of the new state names the copy of step 3. So a state whose log names one of this writer's
 copies is the state that it wrote, or a later one. Step 4 may get no response, or a failed
 condition; if the client retried after a lost response, the failure may mean that the first attempt
-succeeded. Then the object is read again, with three possible results:
+succeeded. (On a local disk a failed condition is certain.) Then the object is read again, with
+three possible results:
 
 - The log names the copy: the write succeeded.
 - The object changed and its log does not name the copy: the condition can never hold again, so the
@@ -186,10 +187,12 @@ def update_repo(
             if not is_copied:
                 storage.put(overwritten_key(copy), state.data)
             copies.add(copy)
-            if put_if(storage, REPO, data, ReplaceIfUnchanged(version=state.version)):
+            written = put_if(storage, REPO, data, ReplaceIfUnchanged(version=state.version))
+            if written:
                 remember_state(data, new)
                 return Published(info=new)
-            doubted = _time_of(info)
+            if written is None:
+                doubted = _time_of(info)
         info = read_state(storage).info
         if _stands_on(info, copies) or (landed is not None and landed(info)):
             return Published(info=info)
@@ -242,9 +245,10 @@ def update_branch_ref(
                 if tip == new or tip != expected:
                     return RefAnswer(tip=tip, tried=tried)
                 condition = ReplaceIfUnchanged(version=version)
-            if put_if(storage, key, v1_refs.encode_ref_json(new), condition):
+            written = put_if(storage, key, v1_refs.encode_ref_json(new), condition)
+            if written:
                 return RefAnswer(tip=new, tried=tried)
-            tried = True
+            tried = tried or written is None
     except CommitOutcomeUnknownError:
         raise
     except IcechunkError as error:
@@ -306,22 +310,25 @@ def _entries_per_file(info: RepoInfo) -> int:
         return RepositoryConfig().num_updates_per_repo_info_file
 
 
-def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool:
-    """Write conditionally; return True if that succeeded, False if the object must be read.
+def put_if(storage: Storage, key: str, data: bytes, condition: Condition) -> bool | None:
+    """Write conditionally; return True if that succeeded, False if it certainly did not.
 
-    False means that the condition failed, perhaps after an earlier attempt of the same client, or
-    that the response was lost and the storage responds again.
+    None means that the object must be read: the condition failed, perhaps after an earlier attempt
+    of the same client, or the response was lost and the storage responds again.
 
     Raises CommitOutcomeUnknownError if the response was lost and the storage no longer responds.
     """
     try:
         try:
-            return storage.put(key, data, condition=condition) is not None
+            if storage.put(key, data, condition=condition) is not None:
+                return True
+            is_replacement = isinstance(condition, ReplaceIfUnchanged)
+            return False if is_replacement and storage.lost_race_is_certain else None
         except StorageError as error:
             if not error.outcome_unknown:
                 raise
             exists_after(storage, key, written=key)
-            return False
+            return None
     except KeyboardInterrupt as interrupt:
         raise interrupted(storage, key) from interrupt
 

@@ -108,6 +108,11 @@ class LocalStorage(Storage):
     def root_url(self) -> str:
         return self._root
 
+    @property
+    def lost_race_is_certain(self) -> bool:
+        # ``put`` compares before it replaces anything. Links may be repeated by a file system.
+        return True
+
     @functools.cached_property
     def ignores_case(self) -> bool:
         """True if the file system finds files by names that differ in case."""
