@@ -359,7 +359,11 @@ def _read(name: str, value: Any, labels: Labels) -> Period:
     value = value.strip() if isinstance(value, str) else single(value)
     period = labels.read(value)
     if period is None:
-        raise InvalidInputError(f"sel: {name}={value!r} is not {labels.expected()}", dimension=name)
+        is_bracketed = isinstance(value, str) and value[:1] in ("[", "(")
+        advice = f"; write labels without brackets: {name}=a,b" if is_bracketed else ""
+        raise InvalidInputError(
+            f"sel: {name}={value!r} is not {labels.expected()}{advice}", dimension=name
+        )
     return period
 
 
