@@ -1,6 +1,7 @@
 """Encoding is the inverse of decoding: a reader shows the values that the column held."""
 
 import pickle
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -207,3 +208,20 @@ def test_columns_that_do_not_fit_are_refused_by_their_type(dtype, attributes, co
 def test_columns_without_any_array_are_refused(column_type):
     with raises(InvalidInputError, match="which no array holds", variable="v"):
         default_array_type(column_type, name="v")
+
+
+@pytest.mark.parametrize("value", [40000.0, 1e308])
+def test_a_packed_value_that_does_not_fit_is_shown_as_it_was_given(value):
+    packing = {"scale_factor": 0.1, "add_offset": 5.0}
+    with raises(InvalidInputError, match=re.escape(repr(value)), value=value):
+        there_and_back(pa.array([20.0, value]), "int16", packing)
+
+
+@pytest.mark.parametrize(
+    ("calendar", "time"),
+    [("noleap", "2001-03-01T06:00:00"), ("360_day", "2001-02-30T06:00:00")],
+)
+def test_a_time_between_two_steps_is_shown_in_its_calendar(calendar, time):
+    units = {"units": "days since 2000-01-01", "calendar": calendar}
+    with raises(InvalidInputError, match=f"the time {time}", value=time):
+        there_and_back(pa.array([time]), "int64", units)

@@ -341,6 +341,7 @@ def test_nearest_takes_values() -> None:
         ({"longitude": slice(0, 9, 2)}, "longitude.*isel for steps"),
         ({"longitude": slice(0, [1])}, "longitude=.*not a number"),
         ({"longitude": np.array([[1, 2]])}, "longitude=.*not a number"),
+        ({"longitude": "[10,20]"}, "without brackets: longitude=a,b$"),
         ({"longitude": []}, "longitude has an empty list"),
         ({"longitude": True}, "longitude is given by booleans"),
         ({"longitude": None}, "longitude=None is not a number"),

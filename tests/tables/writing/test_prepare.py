@@ -98,6 +98,23 @@ def test_dimensions_have_to_be_known(place):
 
 
 @pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        (["time", "x"], "all columns .time, x. are dimensions of the group.* The group has t$"),
+        (["t"], "array /t has the dimensions .time, x., .* add time, x$"),
+    ],
+)
+def test_dimensions_or_values_alone_are_named_after_the_group(place, names, match):
+    write_table(place, grid([0], [1, 2]), DIMS)
+    refused(place, grid([0], [1, 2]).select(names), WriteOptions(mode="append"), match)
+
+
+def test_a_single_column_has_no_dimensions(place):
+    last = refused(place, grid([0], [1]).select(["t"]), WriteOptions(), "t is the only column")
+    assert "dims=" not in last
+
+
+@pytest.mark.parametrize(
     ("column", "match"),
     [
         (pa.array(["a", "b"]), "'t' is STRING, and array 't' of float64 takes DOUBLE"),

@@ -131,12 +131,12 @@ class VariableEncoder:
             numbers = _numbers(column)
         view = decoder._integer_view
         output_dtype = dtype if view is None else view
+        given = numbers
         if decoder._scaled is not None:
             numbers = numbers.astype(np.float64)
             if decoder._add_offset is not None:
                 numbers -= decoder._add_offset
             if decoder._scale_factor is not None:
-                given = numbers
                 with np.errstate(over="ignore"):
                     numbers = numbers / decoder._scale_factor
                 too_large = np.isinf(numbers) & ~np.isinf(given)
@@ -144,13 +144,20 @@ class VariableEncoder:
                 self._check(too_large, given, valid, scale)
             if output_dtype.kind in "iu":
                 numbers = np.rint(numbers)
-        result = self._cast(numbers, valid, output_dtype)
+        result = self._cast(numbers, given, valid, output_dtype)
         return result if view is None else result.view(dtype)
 
     def _cast(
-        self, numbers: NDArray[Any], valid: NDArray[np.bool_] | None, output_dtype: np.dtype[Any]
+        self,
+        numbers: NDArray[Any],
+        given: NDArray[Any],
+        valid: NDArray[np.bool_] | None,
+        output_dtype: np.dtype[Any],
     ) -> NDArray[Any]:
-        """Cast numbers to the stored type; raise InvalidInputError if the cast changes one."""
+        """Cast numbers to the stored type; raise InvalidInputError if the cast changes one.
+
+        The error shows the value as it was given, not as it is packed.
+        """
         if numbers.dtype == output_dtype:
             return numbers
         if output_dtype.kind == "b" or numbers.dtype.kind == "b":
@@ -160,19 +167,19 @@ class VariableEncoder:
                 result = numbers.astype(output_dtype)
             if numbers.dtype.kind == "f" and output_dtype.itemsize < numbers.dtype.itemsize:
                 too_large = np.isinf(result) & ~np.isinf(numbers)
-                self._check(too_large, numbers, valid, f"is too large for {output_dtype}")
+                self._check(too_large, given, valid, f"is too large for {output_dtype}")
             return result
         limits = np.iinfo(output_dtype)
         if numbers.dtype.kind == "f":
             # 2**63 - 1 is not a float but 2.0**63 is, so the upper limit is exclusive.
             with np.errstate(invalid="ignore"):
                 wrong = ~((numbers >= float(limits.min)) & (numbers < float(limits.max) + 1.0))
-                self._check(wrong, numbers, valid, self._limits(output_dtype))
+                self._check(wrong, given, valid, self._limits(output_dtype))
                 return np.where(wrong, 0, numbers).astype(output_dtype)
         low, high = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
         if low < limits.min or high > limits.max:
             wrong = (numbers < max(low, limits.min)) | (numbers > min(high, limits.max))
-            self._check(wrong, numbers, valid, self._limits(output_dtype))
+            self._check(wrong, given, valid, self._limits(output_dtype))
         return numbers.astype(output_dtype)
 
     def _limits(self, output_dtype: np.dtype[Any]) -> str:

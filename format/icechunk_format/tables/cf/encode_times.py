@@ -164,12 +164,12 @@ def _check(
     if not wrong.any():
         return
     number = int(microseconds[int(np.argmax(wrong))])
-    if time.is_timestamp:
+    if time.calendar is None:
+        shown = f"a duration of {number / 1_000_000:g} seconds"
+    elif time.is_timestamp:
         shown = str(np.datetime64(number, "us"))
     else:
-        shown = f"{number / 1_000_000:g} seconds after the epoch of its calendar"
-        if time.calendar is None:
-            shown = f"a duration of {number / 1_000_000:g} seconds"
+        (shown,), _ = time.iso_strings(np.array([number]))
     step = time.unit / 1_000_000
     raise InvalidInputError(
         f"column {name!r} has the time {shown}, and its array counts whole steps of "

@@ -357,9 +357,10 @@ def _ends(name: str, given: Sequence[Any], labels: Labels) -> tuple[Period | Non
 
 def _read(name: str, value: Any, labels: Labels) -> Period:
     value = value.strip() if isinstance(value, str) else single(value)
-    period = labels.read(value)
-    if period is None:
-        raise InvalidInputError(f"sel: {name}={value!r} is not {labels.expected()}", dimension=name)
+    if (period := labels.read(value)) is None:
+        says = f"sel: {name}={value!r} is not {labels.expected()}"
+        says += f"; write labels without brackets: {name}=a,b" if str(value)[:1] == "[" else ""
+        raise InvalidInputError(says, dimension=name)
     return period
 
 

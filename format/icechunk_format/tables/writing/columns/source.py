@@ -132,13 +132,42 @@ def find_dims(
     if found:
         return found
     shown = ", ".join(columns)
-    first = list(columns)[: max(1, len(columns) - 1)]
+    _check_columns_of_group(columns, arrays)
+    if len(columns) == 1:
+        raise InvalidInputError(
+            f"{shown} is the only column, and a write needs a column of values and a column for "
+            "each of their dimensions; add the dimensions",
+            columns=tuple(columns),
+        )
+    first = list(columns)[: len(columns) - 1]
     raise InvalidInputError(
         f"the dimension columns are not known: the columns {shown} carry no metadata of a read, "
         "and no group with such dimensions exists; name them with the option dims, for instance "
         f"dims={','.join(first)}",
         columns=tuple(columns),
     )
+
+
+def _check_columns_of_group(
+    columns: Mapping[str, SourceColumn], arrays: Sequence[Variable]
+) -> None:
+    """Raise InvalidInputError if the columns are dimensions of the group alone, or none of them."""
+    if columns.keys() <= {dim for variable in arrays for dim in variable.dims}:
+        values = sorted(v.name for v in arrays if not v.is_dimension_coordinate and v.dims)
+        raise InvalidInputError(
+            f"all columns ({', '.join(columns)}) are dimensions of the group, so there are no "
+            f"values to write; add a column of values. The group has {', '.join(values)}",
+            columns=tuple(columns),
+        )
+    for variable in arrays:
+        if variable.name in columns and variable.dims:
+            dims = ", ".join(variable.dims)
+            raise InvalidInputError(
+                f"array /{variable.name} has the dimensions ({dims}), and the DataFrame has none "
+                f"of them; each dimension of the array needs a column: add {dims}",
+                columns=tuple(columns),
+                missing=variable.dims,
+            )
 
 
 def named_as(columns: Mapping[str, SourceColumn]) -> dict[str, str]:
