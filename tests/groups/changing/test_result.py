@@ -83,12 +83,12 @@ def test_the_newest_commit_of_an_application(repository):
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_nothing_has_expired_in_a_new_repository(spec_version):
-    assert has_expired(new_repository(spec_version)) is False
+    assert has_expired(new_repository(spec_version), "main") is False
 
 
 def test_a_version_below_the_newest_is_refused_once_snapshots_have_expired(repository, monkeypatch):
     module = "icechunk_format.groups.changing.result.has_expired"
-    monkeypatch.setattr(module, lambda _: True)
+    monkeypatch.setattr(module, lambda *_: True)
     for version in (0, 5):
         with raises(InvalidInputError, option="txnVersion"):
             committed_before(repository, transaction(version, branch="dev"))
