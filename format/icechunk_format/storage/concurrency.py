@@ -22,6 +22,7 @@ A = TypeVar("A")
 # CPU time of one request. More requests in flight than the latency divided by this time only wait
 # for one another.
 _SECONDS_PER_REQUEST: Final = 0.0004
+_SECONDS_OF_A_WAIT: Final = 0.5
 # Limit on the bytes of responses in flight, if more than the fewest requests are in flight.
 _MOST_BYTES: Final = 16 * 2**20
 
@@ -195,7 +196,9 @@ class _Batch(Generic[A, T]):
                 self._start(self._pace(latency))
             if not self._threads:
                 self.work()
-            self._finished.wait()
+            # In steps: Ctrl-C just before a wait without an end would only be seen after it.
+            while not self._finished.wait(_SECONDS_OF_A_WAIT):
+                pass
         finally:
             with self._lock:
                 # After an interrupt, no thread takes another request.
