@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from icechunk_format.storage import concurrency
-from icechunk_format.storage.concurrency import DaemonThreads, PacedThreads
+from icechunk_format.storage.concurrency import DaemonThreads, PacedThreads, wait_for
 
 
 class Server:
@@ -103,3 +105,33 @@ def test_calls_are_made_where_the_system_allows_no_thread(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert PacedThreads(4, 8).map(abs, [-1, -2, -3], mean_bytes=1) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("what", ["requests", "future"])
+def test_an_interrupt_that_another_thread_gets_ends_a_wait(what):
+    answers = threading.Event()
+    future: Future[None] = Future()
+
+    def interrupt(number: int) -> None:
+        if number == 0:
+            # The main thread waits already, and no signal wakes it.
+            time.sleep(0.05)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        answers.wait(60)
+        future.cancel()
+
+    def send_requests() -> None:
+        PacedThreads(4).map(interrupt, range(4))
+
+    def wait_for_one() -> None:
+        threading.Thread(target=interrupt, args=(0,), daemon=True).start()
+        wait_for(future)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            send_requests() if what == "requests" else wait_for_one()
+        assert not answers.is_set()
+    finally:
+        answers.set()
+        signal.signal(signal.SIGINT, before)

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from itertools import chain, islice
 from typing import TypeVar
 
-from icechunk_format.storage.concurrency import DaemonThreads
+from icechunk_format.storage.concurrency import DaemonThreads, wait_for
 
 B = TypeVar("B")
 F = TypeVar("F")
@@ -91,6 +91,7 @@ def read_ahead(
             if not started:
                 return
             future, _, needed = started[0]
+            wait_for(future)
             yield future.result()
             del future
             # The consumer has requested the next block, so it has released this one.

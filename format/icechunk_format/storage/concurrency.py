@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -44,6 +44,16 @@ class PerProcess(Generic[T]):
         if value is None:
             value = self._values.setdefault(pid, self._make())
         return value
+
+
+def wait_for(future: Future[Any]) -> None:
+    """Wait until a future is done, in steps, so that Ctrl-C takes effect within half a second.
+
+    Python looks for signals before and after it blocks. One in between, or one that the system
+    gives to another thread, would be seen at the end of a wait without steps.
+    """
+    while not future.done():
+        wait([future], _SECONDS_OF_A_WAIT)
 
 
 class DaemonThreads:
@@ -196,9 +206,8 @@ class _Batch(Generic[A, T]):
                 self._start(self._pace(latency))
             if not self._threads:
                 self.work()
-            # In steps: Ctrl-C just before a wait without an end would only be seen after it.
             while not self._finished.wait(_SECONDS_OF_A_WAIT):
-                pass
+                pass  # as in `wait_for`
         finally:
             with self._lock:
                 # After an interrupt, no thread takes another request.

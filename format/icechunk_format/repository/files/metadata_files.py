@@ -41,7 +41,7 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.transaction_log import NODE_LISTS, EncodedLog, TransactionLog
 from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError
 from icechunk_format.repository.files.optional_objects import missing_key
-from icechunk_format.storage.concurrency import PerProcess
+from icechunk_format.storage.concurrency import PerProcess, wait_for
 from icechunk_format.storage.measures import count
 from icechunk_format.storage.protocol import ReadRequest, Storage
 
@@ -126,6 +126,7 @@ class ObjectCache:
             for key, under_way in theirs.items():
                 # A failed load of another thread is repeated here, since a cancelled task or a
                 # timeout concerns that thread only.
+                wait_for(under_way)
                 if under_way.exception() is None:
                     values[key] = under_way.result()
         count(hits=hits)
