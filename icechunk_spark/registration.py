@@ -42,6 +42,7 @@ from icechunk_spark.jobs.errors import rows_of_iterator
 from icechunk_spark.jobs.hadoop import settings_of_hadoop
 from icechunk_spark.jobs.metrics import accumulator_of, local_rows
 from icechunk_spark.jobs.profiles import note_source, set_profiles, source_knows_names
+from icechunk_spark.jobs.session import is_connect
 from icechunk_spark.jobs.session_options import (
     CatalogWrite,
     DefaultsLoad,
@@ -218,8 +219,7 @@ def _register_source(spark: SparkSession, session: SessionDefaults) -> None:
 
 
 def _frame_module(spark: SparkSession) -> str:
-    is_connect = ".connect" in type(spark).__module__
-    return _CONNECT if is_connect else _CLASSIC
+    return _CONNECT if is_connect(spark) else _CLASSIC
 
 
 def _replace_write(module: str) -> None:

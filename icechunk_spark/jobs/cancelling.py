@@ -38,7 +38,8 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from icechunk_format.progress import bar
-from icechunk_spark.jobs.session import doing, session_key
+from icechunk_format.storage.concurrency import wait_for
+from icechunk_spark.jobs.session import doing, is_connect, session_key
 
 T = TypeVar("T")
 
@@ -93,12 +94,13 @@ def cancellable(source: DataFrame | SparkSession, action: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
         return action()
     spark = source.sparkSession if isinstance(source, DataFrame) else source
-    tagged = _ConnectJobs(spark) if ".connect" in type(spark).__module__ else _ClassicJobs(spark)
+    tagged = _ConnectJobs(spark) if is_connect(spark) else _ClassicJobs(spark)
     ended: Future[T] = Future()
     with only_own_jobs():
         try:
             if not _shows_progress(spark):
                 tagged.start(action, ended)
+                wait_for(ended)
                 return ended.result()
             with bar(doing()) as report:
                 tagged.start(action, ended)

@@ -29,6 +29,7 @@ from pyspark import AccumulatorParam, TaskContext
 
 from icechunk_format.errors import IcechunkError, UnsupportedError
 from icechunk_format.storage.measures import Measures, measured
+from icechunk_spark.jobs.session import is_connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ class _Sums(AccumulatorParam[_Counts]):
 
 def accumulator_of(spark: SparkSession) -> Accumulator[_Counts] | None:
     """Return the accumulator of all reads of a context; None for a session of Connect."""
-    if ".connect" in type(spark).__module__:
+    if is_connect(spark):
         return None
     context = spark.sparkContext
     found = _accumulators.get(str(context.applicationId))

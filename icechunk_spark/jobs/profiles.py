@@ -20,7 +20,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.declare import fold_name
 from icechunk_format.storage.credentials import Profiles, SessionKind, Source
 from icechunk_format.storage.options import SECRET_WORDS
-from icechunk_spark.jobs.session import session_key
+from icechunk_spark.jobs.session import is_connect, session_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def profiles_of(spark: SparkSession | None) -> Profiles:
         return Profiles()
     # Its objects keep the settings that a function returned.
     own = _profiles.get(session_key(spark), Profiles())
-    kind: SessionKind = "connect" if ".connect" in type(spark).__module__ else "classic"
+    kind: SessionKind = "connect" if is_connect(spark) else "classic"
     return own.with_others(_configured(spark), kind)
 
 

@@ -55,6 +55,11 @@ def session_time_zone(spark: SparkSession) -> str:
     return str(spark.conf.get(TIME_ZONE))
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Return True if a session is one of Spark Connect, which has no SparkContext."""
+    return ".connect" in type(spark).__module__
+
+
 def session_key(spark: SparkSession | None) -> str:
     """Return the id of a session, of which Spark makes several Python objects."""
     jvm_session = getattr(spark, "_jsparkSession", None)
@@ -65,7 +70,7 @@ def session_key(spark: SparkSession | None) -> str:
 
 def cores_of(spark: SparkSession) -> int:
     """Return the approximate number of tasks that run at once."""
-    if ".connect" in type(spark).__module__:  # which has no SparkContext
+    if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions", "2") or 2)
     return spark.sparkContext.defaultParallelism
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.metrics import accumulator_of
+from icechunk_spark.jobs.session import is_connect
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,7 @@ def _numbers(spark: SparkSession, tasks: int, size_bytes: int, marks: dict[str, 
     wanted = min(size_bytes, _MOST_BYTES) // _BYTES_OF_A_NUMBER
     # A power of two for each task, since divisions would be slow.
     bits = max(0, (wanted // tasks).bit_length())
-    if marks or ".connect" in type(spark).__module__:
+    if marks or is_connect(spark):
         return _made_numbers(spark, tasks, bits, marks)
     # Packages of Spark Connect alone lack it.
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame

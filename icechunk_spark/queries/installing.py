@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.path import CATALOG_TABLE
 from icechunk_format.storage.options import SECRET_WORDS
+from icechunk_spark.jobs.session import is_connect
 from icechunk_spark.queries.answering import Planner
 from icechunk_spark.queries.reads import READS
 
@@ -73,7 +74,7 @@ _has_informed = False
 def installed(spark: SparkSession) -> Rule | None:
     """Install the rule in a session if it is not there yet; return None where it cannot be."""
     global _current
-    if ".connect" in type(spark).__module__:
+    if is_connect(spark):
         _inform("Spark Connect has no optimizer rules of Python")
         return None
     context = spark.sparkContext

@@ -358,8 +358,8 @@ def _ends(name: str, given: Sequence[Any], labels: Labels) -> tuple[Period | Non
 def _read(name: str, value: Any, labels: Labels) -> Period:
     value = value.strip() if isinstance(value, str) else single(value)
     if (period := labels.read(value)) is None:
-        says = f"sel: {name}={value!r} is not {labels.expected()}"
-        says += f"; write labels without brackets: {name}=a,b" if str(value)[:1] == "[" else ""
+        hint = f"; write labels without brackets: {name}=a,b" if str(value)[:1] == "[" else ""
+        says = f"sel: {name}={value!r} is not {labels.expected()}{hint}"
         raise InvalidInputError(says, dimension=name)
     return period
 
