@@ -62,8 +62,11 @@ def run(_: SparkSession | None, folder: Path, options: Namespace) -> list[Row]:
     case = f"{tags:,} tags kept by an expiry"
     goal = f"{_GOAL}, <= 1.2 x in bytes of repo"
     rows += compared(folder / "expired", case, steps_of_history, options, goal)
-    write_kept(folder / "kept", snapshots, branches)
-    case = f"{snapshots:,} snapshots, {branches:,} branches and tags"
+    # The reference's expiry of 100,000 snapshots with 10,000 branches and tags does not end in five
+    # minutes, and this library's takes three seconds.
+    refs = min(branches, 1000)
+    write_kept(folder / "kept", snapshots, refs)
+    case = f"{snapshots:,} snapshots, {refs:,} branches and tags"
     return rows + compared(folder / "kept", case, steps_of_maintenance, options, _GOAL)
 
 

@@ -32,6 +32,7 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 names = [f"user-{number}" for number in range(users)]
 credentials = {name: dict(location_of(url, name, 0).options) for name in names}
 icechunk_spark.register(spark, credentials=credentials)
+DAEMON = spark.conf.get("spark.python.daemon.module", "pyspark.daemon").encode()
 chance, wrong, held, refused = random.Random(1), [], [], 0
 
 
@@ -45,7 +46,9 @@ def processes():
     below = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in below} - below:
         below |= more
-    return [pid for pid in below if b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    # The command line of the JVM names the module as well.
+    called = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(bytes(1)) for pid in below}
+    return [pid for pid, words in called.items() if words[1:3] == [b"-m", DAEMON]]
 
 
 for number in range(reads):
