@@ -118,7 +118,24 @@ def test_large_repositories_are_compared_step_by_step(report):
         steps += [
             f"{history}: {step}" for step in ("open", "ancestry", "first commit", "next commits")
         ]
-    assert set(rows) == {f"{step}, {w}" for step in steps for w in ("this library", "reference")}
+    kept = "50 snapshots, 5 branches and tags"
+    steps += [
+        f"{kept}: {step}"
+        for step in (
+            "open",
+            "list refs",
+            "create a tag",
+            "rebase",
+            "create a branch and commit to it",
+            "expire half",
+            "expire with branches and tags",
+            "collect",
+        )
+    ]
+    assert set(rows) == {
+        f"{kept}: commit and merge, this library",  # which the reference cannot
+        *(f"{step}, {who}" for step in steps for who in ("this library", "reference")),
+    }
     for step in steps:
         ours = rows[f"{step}, this library"]
         assert ours["versus"] == f"{step}, reference"

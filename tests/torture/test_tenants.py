@@ -13,78 +13,34 @@ import gc
 import multiprocessing
 import os
 import random
-import re
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers.builder import add_array
-from helpers.servers.http import misbehaving_server
+from torture.tenants import (
+    READS_BY_NIGHT,
+    held_by,
+    location_of,
+    may_read,
+    served_repositories,
+    value_of,
+)
 
 from icechunk_format.errors import StorageError
 from icechunk_format.repository import Repository
 from icechunk_format.repository.files import metadata_cache
 from icechunk_format.storage import location as location_module
-from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts by /proc")
-READS_BY_NIGHT = 10_000
-
-
-def may_read(user: int, repository: int) -> bool:
-    return (user + repository) % 4 != 0
-
-
-def _denied(access_key: str, path: str) -> bool:
-    """Return True if a request must be refused; the writer of all repositories has no number."""
-    user = re.fullmatch(r"user-(\d+)", access_key)
-    repository = re.match(r"/bucket/repository-(\d+)/", path)
-    if user is None or repository is None:
-        return access_key != "writer"
-    return not may_read(int(user[1]), int(repository[1]))
-
-
-def location_of(url: str, key: str, repository: int, client: str = "auto") -> Location:
-    options = {"key": key, "secret": f"secret of {key}", "endpoint_url": url, "region": "r"}
-    options["max_retries"] = "0"
-    return Location(f"s3://bucket/repository-{repository}", client=client, options=options)
-
-
-def _serve(repositories: int, pipe) -> None:
-    with misbehaving_server() as server:
-        server.clock = time.time
-        server.deny_key = _denied
-        for number in range(repositories):
-            repository = Repository.create(location_of(server.url, "writer", number))
-            session = repository.writable_session()
-            add_array(session, "/a", (4,))
-            session.set_chunk("/a", [0], value_of(number))
-            session.commit("first")
-        pipe.send(server.url)
-        pipe.recv()
-
-
-def value_of(repository: int) -> bytes:
-    return bytes([repository + 1])
 
 
 @pytest.fixture
 def served(request):
-    """Run a server of so many repositories in a process of its own; return its URL."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(request.param, theirs))
-    process.start()
-    try:
-        assert ours.poll(120)
-        yield ours.recv()
-        ours.send("stop")
-        process.join(30)
-    finally:
-        process.kill()
+    """Return the URL of a server of so many repositories."""
+    with served_repositories(request.param) as url:
+        yield url
 
 
 @dataclass
@@ -98,12 +54,7 @@ class Held:
     @classmethod
     def now(cls) -> Held:
         gc.collect()
-        status = Path("/proc/self/status").read_text()
-        return cls(
-            memory_mb=int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024,
-            descriptors=len(os.listdir("/proc/self/fd")),
-            threads=int(re.search(r"Threads:\s+(\d+)", status)[1]),
-        )
+        return cls(*held_by(os.getpid()))
 
 
 def read_all(url: str, reads: int, repositories: int, users: int, pipe) -> None:
