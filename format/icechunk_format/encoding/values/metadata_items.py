@@ -92,6 +92,13 @@ class MetadataItems(_CutOnAccess):
         """Decode all values; FormatError if one is damaged."""
         return {name: self._decode_one(name, value) for name, value in self.items}
 
+    def get(self, name: str) -> Any:
+        """Decode the value of one name; None if there is none, FormatError if it is damaged."""
+        for found, value in self.items:
+            if found == name:
+                return self._decode_one(name, value)
+        return None
+
     def _decode_one(self, name: str, value: bytes) -> Any:
         decode = decode_msgpack if self.spec_version == SPEC_V1 else decode_flexbuffer
         return decode(value, object_key=self.origin, field=f"metadata[{name!r}]")

@@ -150,6 +150,7 @@ def _commits_of(repository: RepositoryReader, options: WriteOptions) -> Iterator
     if options.txn_app_id is None or options.branch not in repository.branches():
         return
     for info in repository.ancestry(branch=options.branch):
-        is_of_writer = info.metadata.get(TXN_APP_ID) == options.txn_app_id
-        if is_of_writer and isinstance(info.metadata.get(TXN_VERSION), int):
+        items = info.metadata_items
+        is_of_writer = items.get(TXN_APP_ID) == options.txn_app_id
+        if is_of_writer and isinstance(items.get(TXN_VERSION), int):
             yield info

@@ -47,8 +47,9 @@ def applications(repository: RepositoryReader, branch: str) -> list[Application]
     """
     found: dict[str, list[SnapshotInfo]] = {}
     for info in repository.ancestry(branch=branch):
-        app_id = info.metadata.get(TXN_APP_ID)
-        if isinstance(app_id, str) and isinstance(info.metadata.get(TXN_VERSION), int):
+        items = info.metadata_items
+        app_id = items.get(TXN_APP_ID)
+        if isinstance(app_id, str) and isinstance(items.get(TXN_VERSION), int):
             found.setdefault(app_id, []).append(info)
     return [
         Application(

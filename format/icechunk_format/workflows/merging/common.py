@@ -145,7 +145,7 @@ def _contained(history: History, tip: SnapshotId) -> dict[SnapshotId, SnapshotIn
 
 
 def _merged_snapshot(info: SnapshotInfo) -> SnapshotId | None:
-    notes = info.metadata.get(RESERVED_METADATA)
+    notes = info.metadata_items.get(RESERVED_METADATA)
     string = notes.get(MERGED) if isinstance(notes, dict) else None
     try:
         return None if string is None else SnapshotId.parse(str(string))
