@@ -80,7 +80,7 @@ class MoveOperation:
     is_array: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class TransactionLog:
     """The changes of one commit.
 

@@ -44,7 +44,29 @@ def test_the_least_recently_used_value_leaves_first():
     assert cache.used_bytes == 30
 
 
-def test_what_is_larger_than_the_budget_is_handed_out_and_not_kept():
+class Big:
+    """A value larger than the budget."""
+
+
+def test_what_is_larger_than_the_budget_is_found_as_long_as_it_is_used():
+    cache, loads = ObjectCache(30), []
+
+    def load(positions: list[int]) -> list[Loaded[Big]]:
+        loads.append(positions)
+        return [Loaded(Big(), 31) for _ in positions]
+
+    [first] = cache.get_many(["big"], load)
+    assert cache.get_many(["big"], load) == [first]
+    assert cache.used_bytes == 0
+    assert len(loads) == 1
+    del first
+    [again] = cache.get_many(["big"], load)
+    assert len(loads) == 2
+    cache.clear()
+    assert cache.get_many(["big"], load) != [again]
+
+
+def test_a_value_without_weak_references_is_handed_out_and_not_kept():
     cache, loads = ObjectCache(30), []
     for _ in range(2):
         assert cache.get_many(["big"], loader(["big"], loads, cost=31)) == ["value of big"]

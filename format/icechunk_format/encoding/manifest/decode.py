@@ -77,7 +77,7 @@ class ArrayManifest:
     refs: ChunkRefs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class Manifest:
     """A chunk manifest: its id as recorded in the file, and the references of each array."""
 

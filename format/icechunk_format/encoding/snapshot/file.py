@@ -78,7 +78,7 @@ SNAPSHOT = TableSchema(
 
 
 @shown_by("groups.snapshot")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Snapshot:
     """All nodes of one snapshot of a repository.
 

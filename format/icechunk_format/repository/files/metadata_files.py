@@ -27,8 +27,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from icechunk_format.encoding import transaction_log as transaction_log_file
 from icechunk_format.encoding.envelope import DEFAULT_LEVEL, SPEC_V1
@@ -67,7 +69,8 @@ class Loaded(Generic[V]):
 class ObjectCache:
     """Cache of values within a budget of bytes, each loaded by one thread only.
 
-    The least recently used values are dropped first. A value larger than the budget is not kept.
+    The least recently used values are dropped first. A value larger than the budget is not kept,
+    but found as long as a caller has it: sessions share a snapshot of a million nodes.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -75,6 +78,7 @@ class ObjectCache:
         self._used = 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, Loaded[Any]] = OrderedDict()
+        self._held: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         self._loading: dict[Hashable, Future[Any]] = {}
 
     @property
@@ -86,6 +90,7 @@ class ObjectCache:
         """Drop all values; loads in progress finish and are kept."""
         with self._lock:
             self._kept.clear()
+            self._held.clear()
             self._used = 0
 
     def get_many(
@@ -114,6 +119,9 @@ class ObjectCache:
                     if (kept := self._kept.get(key)) is not None:
                         self._kept.move_to_end(key)
                         values[key] = kept.value
+                        hits += 1
+                    elif (held := self._held.get(key)) is not None:
+                        values[key] = held
                         hits += 1
                     elif (under_way := self._loading.get(key)) is not None:
                         theirs[key] = under_way
@@ -159,8 +167,13 @@ class ObjectCache:
 
     def keep(self, key: Hashable, item: Loaded[Any]) -> None:
         """Keep a value if that is allowed and fits the budget."""
+        if item.cost is None:
+            return
         with self._lock:
-            if item.cost is not None and item.cost <= self._max_bytes and key not in self._kept:
+            if item.cost > self._max_bytes:
+                with suppress(TypeError):  # a tuple, for example, has no weak references
+                    self._held[key] = item.value
+            elif key not in self._kept:
                 self._kept[key] = item
                 self._used += item.cost
             while self._used > self._max_bytes:
