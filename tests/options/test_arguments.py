@@ -113,6 +113,7 @@ def test_unusual_values_of_options():
         ("maxFilesPerTrigger", "maxChunksPerTrigger"),
         ("maxBytesPerTrigger", "maxChunksPerTrigger"),
         ("optimizeWrite", "chunks"),
+        ("dimensions", "dims"),
         ("autoCompact", "chunks"),
         ("target-file-size-bytes", "chunks"),
         ("maxRecordsPerFile", "chunks"),

@@ -128,6 +128,7 @@ _ELSEWHERE: Final = {
         ("endingVersion", "endingTimestamp", "end-snapshot-id"),
         ("snapshot", "option 'snapshot', 'tag' or 'asOf' selects the snapshot at which it ends"),
     ),
+    "dimensions": ("dims", "option 'dims' of a write names the dimensions, as in 'time,lat,lon'"),
     "overwriteSchema": (
         None,
         "mode 'overwrite' replaces the arrays of the group, with their types; leave it out",
@@ -322,9 +323,9 @@ def _find(spelling: str, calls: Sequence[Call]) -> tuple[Option, str]:
     known = [name for option in OPTIONS if option.name in names for name in option.spellings]
     by_folded = {fold_name(name): name for name in known}
     near = nearest(folded, by_folded)
-    hint = f"did you mean '{by_folded[near]}'? " if near else ""
+    hint = f": did you mean '{by_folded[near]}'? Known" if near else "; known"
     raise InvalidInputError(
-        f"unknown option '{_as_typed(spelling)}': {hint}Known options are {', '.join(names)}",
+        f"unknown option '{_as_typed(spelling)}'{hint} options are {', '.join(names)}",
         option=_as_typed(spelling),
         nearest=by_folded[near] if near else None,
     )
