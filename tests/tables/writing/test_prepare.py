@@ -269,3 +269,26 @@ def test_doubles_for_an_array_of_shorter_floats_give_one_warning(place):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         write_table(place, doubles.set_column(2, "t", pa.array([1, 2], "float32")), APPEND)
+
+
+def test_arrays_that_grow_without_rows_are_named_if_their_new_cells_are_no_missing_values(place):
+    first = grid(
+        range(2),
+        [1, 2],
+        flag=pa.array([1, 1, 1, 1], "int8"),
+        other=pa.array([1.0, 2.0, 3.0, 4.0]),
+        count=pa.array([1, 2, 3, 4]),
+        zero=pa.array([1.0, 2.0, 3.0, 4.0]),
+    )
+    encoding = {"count": {"_FillValue": -1}, "zero": {"fill_value": 0.0}}
+    write_table(place, first, WriteOptions(mode="append", dims=("time", "x"), encoding=encoding))
+    with pytest.warns(UserWarning, match=r"as missing: 'flag' \(0\), 'zero' \(0\.0\)\. Write"):
+        write_table(place, grid([2], [1, 2]), APPEND)
+    assert values(place, "flag").tolist() == [[1, 1], [1, 1], [0, 0]]
+    assert values(place, "zero").tolist() == [[1, 2], [3, 4], [0, 0]]
+    assert values(place, "count").tolist() == [[1, 2], [3, 4], [-1, -1]]
+    assert np.isnan(values(place, "other")[2]).all()
+    # Neither a correction nor a row with all columns leaves cells of other arrays without a value.
+    write_table(place, grid([1], [1, 2]), APPEND)
+    last = first.slice(0, 2).set_column(0, "time", pa.array([3, 3]))
+    write_table(place, last, APPEND)

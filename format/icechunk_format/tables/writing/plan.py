@@ -40,7 +40,11 @@ from icechunk_format.tables.writing.cell_numbers import CELL, number_cells
 from icechunk_format.tables.writing.columns.new_arrays import NewArray
 from icechunk_format.tables.writing.dimensions import DimensionIndices, region_of_array
 from icechunk_format.tables.writing.part import WritePart, WriteTarget
-from icechunk_format.tables.writing.prepare import ExistingArray, PreparedWrite
+from icechunk_format.tables.writing.prepare import (
+    ExistingArray,
+    PreparedWrite,
+    warn_of_fill_values,
+)
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 # The overhead of a task and a manifest dominates smaller units.
@@ -226,10 +230,11 @@ class _Planner:
 
     def _resized(self) -> tuple[tuple[str, ArrayMetadata], ...]:
         grown = {dim: p for dim, p in self._indexed.items() if p.size > p.old_size}
-        found = []
+        found, without_rows = [], []
         for variable in self._prepared.kept.values():
             is_named = variable.array.dimension_names is not None
-            if not is_named and variable.name not in self._prepared.targets:
+            is_written = variable.name in self._prepared.targets
+            if not is_named and not is_written:
                 continue
             shape = tuple(
                 grown[dim].size if dim in grown and size == grown[dim].old_size else size
@@ -237,6 +242,9 @@ class _Planner:
             )
             if shape != variable.shape:
                 found.append((variable.path, variable.metadata.with_shape(shape)))
+                if not is_written:
+                    without_rows.append(variable)
+        warn_of_fill_values(without_rows)
         return tuple(found)
 
     # -- parts ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from icechunk_format.encoding.node_path import ROOT, NodePath, ancestors, group_path
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import AlreadyExistsError, InvalidInputError
+from icechunk_format.errors import AlreadyExistsError, InvalidInputError, UnsupportedError
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.groups.changing import Destination, WriteResult, open_destination, path_in
 from icechunk_format.groups.dimension_sets import find_group
@@ -27,7 +28,7 @@ from icechunk_format.names import nearest, shortened
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.storage.location import Location, Place
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
-from icechunk_format.tables.cf.decode import inherit_time_attributes
+from icechunk_format.tables.cf.decode import attribute_decoder, inherit_time_attributes
 from icechunk_format.tables.cf.encode import VariableEncoder, variable_encoder
 from icechunk_format.tables.writing.columns.checks import (
     check_case,
@@ -159,6 +160,26 @@ def warn_of_rounding(targets: Iterable[ExistingArray | NewArray]) -> None:
         warnings.warn(
             f"columns of doubles are rounded to the floats of their arrays: {', '.join(rounded)}."
             " Cast them to FLOAT to write without this warning",
+            UserWarning,
+            stacklevel=1,
+        )
+
+
+def warn_of_fill_values(grown: Iterable[Variable]) -> None:
+    """Warn of arrays that grow without rows, if their new cells do not read as missing."""
+    found = []
+    for variable in grown:
+        metadata = variable.metadata
+        # An array that cannot be read as a column gives no warning, and the write does not need it.
+        with suppress(InvalidInputError, UnsupportedError):
+            decoder = attribute_decoder(variable.attributes, metadata.data_type, name=variable.name)
+            if not decoder.decode(metadata.fill_array([1])).null_count:
+                found.append(f"{variable.name!r} ({metadata.raw['fill_value']!r})")
+    if found:
+        warnings.warn(
+            "arrays of the group grow, but the rows have no column for them, and their new cells"
+            f" read as their fill value instead of as missing: {shortened(found)}. Write them too,"
+            " as columns of the same rows or, if they have other dimensions, in another write",
             UserWarning,
             stacklevel=1,
         )
