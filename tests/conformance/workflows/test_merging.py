@@ -17,11 +17,16 @@ import copy
 import os
 import random
 import shutil
-from collections import Counter
 
-import icechunk
 import pytest
-from helpers.grids.table_histories import Array, History, Refused, State, three_way
+from helpers.grids.table_histories import (
+    Array,
+    History,
+    Refused,
+    State,
+    run_seeds,
+    three_way,
+)
 
 BY_DAY, BY_NIGHT = 16, 1_000
 pytestmark = pytest.mark.needs_reference
@@ -29,19 +34,19 @@ pytestmark = pytest.mark.needs_reference
 
 def run_histories(folder, first_seed, number):
     """Run histories; return the outcomes of their merges."""
-    icechunk.set_logs_filter("off")
-    outcomes, failed = Counter(), {}
-    for seed in range(first_seed, first_seed + number):
+
+    def run(seed, outcomes):
         history = History(folder, seed)
         try:
             history.run()
             shutil.rmtree(history.place)
         except Exception as error:
-            failed[seed] = f"v{history.spec_version} {type(error).__name__}: {str(error)[:400]}"
-        outcomes += history.outcomes
-    print(f"{number} histories from {first_seed}: {dict(outcomes)}")
-    assert not failed, "\n".join(f"{seed}: {problem}" for seed, problem in failed.items())
-    return outcomes
+            error.add_note(f"v{history.spec_version}")
+            raise
+        finally:
+            outcomes.update(history.outcomes)
+
+    return run_seeds("histories", first_seed, number, run)
 
 
 def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):

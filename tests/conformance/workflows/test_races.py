@@ -17,13 +17,12 @@ import copy
 import os
 import random
 import shutil
-from collections import Counter
 
 import icechunk
 import pytest
 import xarray as xr
 from helpers.blocks import mapped
-from helpers.grids.table_histories import History, Refused, three_way
+from helpers.grids.table_histories import History, Refused, run_seeds, three_way
 from helpers.grids.written_cells import dataset_at
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -210,9 +209,9 @@ class Race(History):
 
 
 def run_races(folder, first_seed, number):
-    icechunk.set_logs_filter("off")
-    outcomes, failed = Counter(), {}
-    for seed in range(first_seed, first_seed + number):
+    """Run races; return how each ended."""
+
+    def run(seed, outcomes):
         race = None
         with pytest.MonkeyPatch.context() as patch:
             try:
@@ -220,11 +219,10 @@ def run_races(folder, first_seed, number):
                 outcomes[race.run()] += 1
                 shutil.rmtree(race.place)
             except Exception as error:
-                name = getattr(race, "name", "")
-                failed[seed] = f"{name}: {type(error).__name__}: {str(error)[:400]}"
-    print(f"{number} races from {first_seed}: {dict(outcomes)}")
-    assert not failed, "\n".join(f"{seed}: {problem}" for seed, problem in failed.items())
-    return outcomes
+                error.add_note(f"{getattr(race, 'name', '')}:")
+                raise
+
+    return run_seeds("races", first_seed, number, run)
 
 
 def test_commits_beside_others_keep_each_cell_at_its_label(tmp_path):

@@ -128,6 +128,24 @@ def merged_array(was, mine, other, labels):
     return Array(name, cells, attributes, scale)
 
 
+def run_seeds(what, first_seed, number, run):
+    """Call `run(seed, outcomes)` for each seed; assert that none failed, and return the outcomes.
+
+    Notes of an error stand before its message.
+    """
+    icechunk.set_logs_filter("off")
+    outcomes, failed = Counter(), []
+    for seed in range(first_seed, first_seed + number):
+        try:
+            run(seed, outcomes)
+        except Exception as error:
+            notes = " ".join(getattr(error, "__notes__", ()))
+            failed.append(f"{seed}: {notes} {type(error).__name__}: {str(error)[:400]}")
+    print(f"{number} {what} from {first_seed}: {dict(outcomes)}")
+    assert not failed, "\n".join(failed)
+    return outcomes
+
+
 class History:
     """A repository with the branches main and dev, and the state that each of them has."""
 
