@@ -24,7 +24,7 @@ from icechunk_format.tables.reading.layouts.arithmetic import Step
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_format.tables.reading.layouts.statistics import Statistic
-from icechunk_format.tables.reading.scan import ScanPlan
+from icechunk_format.tables.reading.scan import ScanPlan, box_of_part
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.requested import planning
 from icechunk_format.tables.selection.pruning import condition_on_values
@@ -170,8 +170,5 @@ def _most_rows(scan: ScanPlan) -> int:
     table = scan.context.table
     chosen = table.selections(scan.context.selections)
     grouped = [table.dims.index(column.source) for column in table.columns]
-    return sum(
-        math.prod(chosen[dim].within(part[1 + 2 * dim], part[2 + 2 * dim]).count for dim in grouped)
-        for task in scan.tasks
-        for part in task.parts
-    )
+    boxes = (box_of_part(part, chosen) for task in scan.tasks for part in task.parts)
+    return sum(math.prod(box[dim].count for dim in grouped) for box in boxes)

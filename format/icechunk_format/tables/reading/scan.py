@@ -9,7 +9,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,11 @@ class ScanTask:
 
     parts: tuple[tuple[int, ...], ...]
     rows: int
+
+
+def box_of_part(part: tuple[int, ...], chosen: Sequence[DimSelection]) -> tuple[DimSelection, ...]:
+    """Return the chosen positions along each axis in a box of a task."""
+    return tuple(one.within(part[1 + 2 * n], part[2 + 2 * n]) for n, one in enumerate(chosen))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

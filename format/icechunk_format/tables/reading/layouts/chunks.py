@@ -37,7 +37,7 @@ from icechunk_format.groups import (
 from icechunk_format.tables.reading.layouts.batches import join_thin
 from icechunk_format.tables.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.tables.reading.layouts.chunk_refs import coordinate_lists
-from icechunk_format.tables.reading.scan import ScanContext, ScanTask
+from icechunk_format.tables.reading.scan import ScanContext, ScanTask, box_of_part
 from icechunk_format.tables.table.table import data_type_name
 
 # Bytes of a row without its data; limits blocks of tiny chunks.
@@ -117,9 +117,7 @@ def blocks_of_chunks(
         reader = arrays.reader(context.table.arrays[part[0]])
         variable = arrays.variable(reader.path)
         chosen = chunk_selections(variable, context.selections, reader.axes, context.chunks)
-        box = [
-            selection.within(part[1 + 2 * n], part[2 + 2 * n]) for n, selection in enumerate(chosen)
-        ]
+        box = box_of_part(part, chosen)
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(dims=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader))
         for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):

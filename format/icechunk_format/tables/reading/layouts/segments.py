@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.groups import DimSelection
 from icechunk_format.tables.reading.layouts.arithmetic import Step, computed
-from icechunk_format.tables.reading.layouts.batches import BatchBuilder, BlockRows
+from icechunk_format.tables.reading.layouts.batches import BatchBuilder
 from icechunk_format.tables.reading.layouts.block_reads import (
     BlockColumns,
     BlockReads,
@@ -256,13 +256,7 @@ class Reduction:
             # Without labels, there are no columns to build for each batch.
             found = condition.evaluate(arrow, len(next(iter(arrow.values()))))
         else:
-            labels = self.labels.of_block(block.block)
-            rows = BlockRows(
-                shape=shape,
-                labels={dim: one for dim, one in labels.items() if one[0] in condition.columns},
-                keys=[(selection.start, selection.stop) for selection in block.block],
-                values=arrow,
-            )
+            rows = self.labels.rows(block.block, arrow, names=condition.columns)
             parts = [
                 condition.evaluate(columns, len(next(iter(columns.values()))))
                 for columns in self._builder.batches(rows)
