@@ -83,30 +83,20 @@ class Pruning(Residual):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """The rows that conjuncts select.
-
-    Attributes
-    ----------
-    selection
-        The selection before, restricted by the conjuncts.
-    used
-        The conjuncts that restrict it.
-    left
-        The other conjuncts, each with the reason.
-    is_exact
-        True if the selected cells are those of the selection before that satisfy all conjuncts.
-    is_total
-        True if all conjuncts are used, and evaluating them on values raises no error.
-    rows
-        The condition to evaluate on the rows of a layout without cells, or None.
-    """
+    """The rows that conjuncts select."""
 
     selection: Selection
+    """The selection before, restricted by the conjuncts."""
     used: tuple[str, ...] = ()
+    """The conjuncts that restrict it."""
     left: tuple[tuple[str, str], ...] = ()
+    """The other conjuncts, each with the reason."""
     is_exact: bool = True
+    """True if the selected cells are those of the selection before that satisfy all conjuncts."""
     is_total: bool = True
+    """True if all conjuncts are used, and evaluating them on values raises no error."""
     rows: Residual | None = None
+    """The condition to evaluate on the rows of a layout without cells, or None."""
 
 
 def prune(

@@ -239,19 +239,13 @@ def sums_to_integer(arrow_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableBuilder:
-    """Builds tables of one group.
-
-    Parameters
-    ----------
-    data_variables
-        The arrays of a table without named variables.
-    label
-        The group, for messages.
-    """
+    """Builds tables of one group."""
 
     variables: Mapping[str, Variable]
     data_variables: Sequence[Variable]
+    """The arrays of a table without named variables."""
     label: str
+    """The group, for messages."""
     factory: ColumnFactory
 
     def build(

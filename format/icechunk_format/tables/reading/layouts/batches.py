@@ -26,25 +26,17 @@ _MOST_KEPT_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """The columns of a block, before they are cut into batches.
-
-    Parameters
-    ----------
-    labels
-        Name and values of each requested label column, by axis.
-    keys
-        For each axis, a key; blocks with equal keys have equal labels along it.
-    values
-        Columns of the whole block in C order, by name.
-    keep
-        ``bool`` column of the block, or None to keep all rows.
-    """
+    """The columns of a block, before they are cut into batches."""
 
     shape: tuple[int, ...]
     labels: Mapping[int, tuple[str, pa.Array]]
+    """Name and values of each requested label column, by axis."""
     keys: Sequence[Hashable]
+    """For each axis, a key; blocks with equal keys have equal labels along it."""
     values: Mapping[str, pa.Array]
+    """Columns of the whole block in C order, by name."""
     keep: pa.BooleanArray | None = None
+    """``bool`` column of the block, or None to keep all rows."""
 
 
 class BatchBuilder:

@@ -57,20 +57,14 @@ class Slab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """The columns of a slab.
-
-    Parameters
-    ----------
-    values
-        The result of ``convert`` for each array column, by the column's source.
-    stored
-        ``bool`` of the shape of the slab: True for cells in a chunk of at least one variable. None
-        if this holds for all, or if missing chunks are not skipped.
-    """
+    """The columns of a slab."""
 
     slab: Slab
     values: dict[str, Any]
+    """The result of ``convert`` for each array column, by the column's source."""
     stored: NDArray[np.bool_] | None = None
+    """``bool`` of the shape of the slab: True for cells in a chunk of at least one variable. None
+    if this holds for all, or if missing chunks are not skipped."""
 
     @property
     def block(self) -> Block:
