@@ -22,18 +22,14 @@ from icechunk_format.encoding.manifest.chunk_refs import (
 from icechunk_format.errors import FormatError
 from icechunk_format.groups import DimSelection, SnapshotArrays, chunk_selections
 from icechunk_format.tables.cf.arrow_values import scattered
-from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 
 _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
-def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def ref_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task of the layout ``refs``; raises the errors of ``run_scan``."""
-    yield from join_thin(_batches(context, task), context.arrow_schema)
-
-
-def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     arrays = context.open_arrays()
     schema = context.arrow_schema
     for part in task.parts:

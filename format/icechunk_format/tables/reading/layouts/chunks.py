@@ -34,7 +34,6 @@ from icechunk_format.groups import (
     product_coords,
     read_ahead,
 )
-from icechunk_format.tables.reading.layouts.batches import join_thin
 from icechunk_format.tables.reading.layouts.blocks import Block, BlockArray, cut_blocks
 from icechunk_format.tables.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask, box_of_part
@@ -42,11 +41,6 @@ from icechunk_format.tables.table.table import data_type_name
 
 # Bytes of a row without its data; limits blocks of tiny chunks.
 _ROW_BYTES = 256
-
-
-def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``chunks``; raises the errors of ``run_scan``."""
-    yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,8 @@ class ChunkBlock:
 _Fetched = tuple[NDArray[np.int64], "list[bytes] | None"]
 
 
-def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def chunk_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task of the layout ``chunks``; raises the errors of ``run_scan``."""
     arrays = context.open_arrays()
     table = context.table
     sources = [column.source for column in table.columns]
