@@ -69,7 +69,7 @@ class LayoutRules:
     options: frozenset[str] = frozenset()
     """The options among ``coords``, ``block`` and ``decoded`` that the layout takes."""
     takes_coordinates: bool = False
-    """Whether a table without named variables also holds the coordinate arrays."""
+    """True if a table without named variables also holds the coordinate arrays."""
 
     @property
     def has_values(self) -> bool:

@@ -89,7 +89,10 @@ class RefColumns:
             "kind": lambda: pa.array(_KIND_NAMES[self._kind], pa.string()),
             "chunk_id": self._chunk_id,
             "location": lambda: self._strings(self._refs.locations),
-            "offset": lambda: self._numbers(self._refs.offset, "offset"),
+            # Inline chunks are in the manifest and have no offset.
+            "offset": lambda: pa.array(
+                self._signed(self._refs.offset, "offset"), mask=self._kind == KIND_INLINE
+            ),
             "length": lambda: pa.array(self._signed(self._refs.length, "length")),
             "etag": lambda: self._strings(self._refs.etags),
             "last_modified": self._last_modified,
@@ -105,10 +108,6 @@ class RefColumns:
         where = np.flatnonzero(self._kind == KIND_VIRTUAL)
         values = pa.array(strings(self._rows[where]), pa.string())
         return scattered(values, where, len(self._rows))
-
-    def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
-        # Inline chunks are in the manifest and have no offset.
-        return pa.array(self._signed(column, field), mask=self._kind == KIND_INLINE)
 
     def _signed(self, column: NDArray[np.uint64], field: str) -> NDArray[np.int64]:
         values = column[self._rows]

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis
+from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.groups import (
     ArrayReader,
     SnapshotArrays,
@@ -34,7 +34,7 @@ from icechunk_format.groups import (
     product_coords,
     read_ahead,
 )
-from icechunk_format.tables.reading.layouts.blocks import Block, BlockArray, cut_blocks
+from icechunk_format.tables.reading.layouts.blocks import BlockArray, cut_blocks
 from icechunk_format.tables.reading.layouts.chunk_refs import coordinate_lists
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask, box_of_part
 from icechunk_format.tables.table.table import data_type_name
@@ -116,11 +116,8 @@ def blocks_of_chunks(
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(dims=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader))
         for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):
-            yield ChunkBlock(reader=reader, coords=_coords(axes, block))
-
-
-def _coords(axes: tuple[ChunkAxis, ...], block: Block) -> NDArray[np.int64]:
-    return product_coords([pick(axis, s) for axis, s in zip(axes, block, strict=True)])
+            coords = product_coords(list(map(pick, axes, block)))
+            yield ChunkBlock(reader=reader, coords=coords)
 
 
 def _chunk_bytes(reader: ArrayReader) -> int:

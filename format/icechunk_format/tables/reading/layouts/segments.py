@@ -262,7 +262,8 @@ class Reduction:
                 for columns in self._builder.batches(rows)
             ]
             found = pa.chunked_array(parts)
-        return _mask(found).reshape(shape)
+        mask: Mask = found.to_numpy(zero_copy_only=False)
+        return mask.reshape(shape)
 
 
 def _numbers(
@@ -278,12 +279,6 @@ def _numbers(
         values = values >> 32 if measure.half == "upper" else values & 0xFFFFFFFF
         values = values.astype(np.int64, copy=False)
     return computed(values, measure.steps), converted.valid
-
-
-def _mask(found: pa.BooleanArray | pa.ChunkedArray) -> Mask:
-    """Return booleans without nulls as a NumPy array."""
-    mask: Mask = found.to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _along(axis: ChunkAxis, selection: DimSelection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
