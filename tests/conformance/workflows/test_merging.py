@@ -14,7 +14,6 @@ of one core), or one of them::
 """
 
 import copy
-import os
 import random
 import shutil
 
@@ -32,8 +31,8 @@ BY_DAY, BY_NIGHT = 16, 1_000
 pytestmark = pytest.mark.needs_reference
 
 
-def run_histories(folder, first_seed, number):
-    """Run histories; return the outcomes of their merges."""
+def run_histories(folder, number, first_seed):
+    """Run histories; return their number, and the outcomes of their merges."""
 
     def run(seed, outcomes):
         history = History(folder, seed)
@@ -46,12 +45,11 @@ def run_histories(folder, first_seed, number):
         finally:
             outcomes.update(history.outcomes)
 
-    return run_seeds("histories", first_seed, number, run)
+    return run_seeds(run, number, first_seed, variables=("HISTORIES", "HISTORY_SEED"))
 
 
 def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
-    number = int(os.environ.get("HISTORIES", BY_DAY))
-    outcomes = run_histories(tmp_path, int(os.environ.get("HISTORY_SEED", 1)), number)
+    number, outcomes = run_histories(tmp_path, BY_DAY, 1)
     if number >= BY_DAY:
         assert outcomes["merged"] >= number // 2
         assert outcomes["refused"] > 0
@@ -60,8 +58,7 @@ def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_a_night_of_random_histories(tmp_path):
-    first = int(os.environ.get("HISTORY_SEED", random.randrange(10**6)))
-    run_histories(tmp_path, first, int(os.environ.get("HISTORIES", BY_NIGHT)))
+    run_histories(tmp_path, BY_NIGHT, random.randrange(10**6))
 
 
 def test_the_model_refuses_changes_of_the_same_thing():

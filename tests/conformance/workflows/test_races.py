@@ -14,7 +14,6 @@ More races, or one of them::
 """
 
 import copy
-import os
 import random
 import shutil
 
@@ -208,8 +207,8 @@ class Race(History):
                 assert value != value or value in [cells.get(label) for cells in known], self.name
 
 
-def run_races(folder, first_seed, number):
-    """Run races; return how each ended."""
+def run_races(folder, number, first_seed):
+    """Run races; return their number, and how each ended."""
 
     def run(seed, outcomes):
         race = None
@@ -222,12 +221,11 @@ def run_races(folder, first_seed, number):
                 error.add_note(f"{getattr(race, 'name', '')}:")
                 raise
 
-    return run_seeds("races", first_seed, number, run)
+    return run_seeds(run, number, first_seed, variables=("RACES", "RACE_SEED"))
 
 
 def test_commits_beside_others_keep_each_cell_at_its_label(tmp_path):
-    number = int(os.environ.get("RACES", BY_DAY))
-    outcomes = run_races(tmp_path, int(os.environ.get("RACE_SEED", 1)), number)
+    number, outcomes = run_races(tmp_path, BY_DAY, 1)
     if number >= BY_DAY:
         assert outcomes["committed"] >= number // 4
         assert outcomes["refused"] > 0
@@ -236,5 +234,4 @@ def test_commits_beside_others_keep_each_cell_at_its_label(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_a_night_of_races(tmp_path):
-    first = int(os.environ.get("RACE_SEED", random.randrange(10**6)))
-    run_races(tmp_path, first, int(os.environ.get("RACES", BY_NIGHT)))
+    run_races(tmp_path, BY_NIGHT, random.randrange(10**6))
