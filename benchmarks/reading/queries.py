@@ -258,6 +258,7 @@ def run_tasks(path: str) -> int:
     from icechunk_format.tables import requested_dataset, requested_table, selecting
     from icechunk_format.tables.aggregates import MeasureRequest, plan_partials
     from icechunk_format.tables.reading.layouts.partials import run_partials
+    from icechunk_format.tables.reading.layouts.segments import Measure
 
     request = parse_read_options({"path": path})
     dataset = requested_dataset(request, None)
@@ -267,7 +268,7 @@ def run_tasks(path: str) -> int:
         dataset,
         table,
         dims=["latitude"],
-        measures=[MeasureRequest(column="t2m", wanted=frozenset({"total"}))],
+        measures=[MeasureRequest("t2m", Measure(wanted=frozenset({"total"})))],
         selection=dataset.choose(table, **selecting(request, "UTC")),
         time_zone="UTC",
         cores=1,

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from icechunk_format.tables.aggregates import MeasureRequest
 from icechunk_format.tables.reading.layouts.partials import CELLS, measure_name
+from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_spark.queries.operands import (
     NotRewritten,
     Operand,
@@ -119,12 +120,14 @@ class AggregateCalls:
         """The measures of all expressions so far, by their numbers."""
         return [
             MeasureRequest(
-                column=needed.column,
-                wanted=frozenset(wanted),
-                exact_sum=needed.mode != "float",
-                half=needed.mode if needed.mode in ("upper", "lower") else None,
-                steps=needed.steps,
-                condition=needed.condition,
+                needed.column,
+                Measure(
+                    wanted=frozenset(wanted),
+                    exact_sum=needed.mode != "float",
+                    half=needed.mode if needed.mode in ("upper", "lower") else None,
+                    steps=needed.steps,
+                ),
+                needed.condition,
             )
             for needed, wanted in self._measures.items()
         ]

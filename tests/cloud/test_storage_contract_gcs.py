@@ -10,11 +10,9 @@ import uuid
 
 import pytest
 from helpers.servers.gcs import TOKEN
-from helpers.sessions.model import Model, OurDriver, RandomChanges, stored_contents
-from helpers.storage.contract import StorageContract
+from helpers.sessions.contract import assert_snapshots_hold_random_changes
+from helpers.storage.contract import StorageContract, assert_refused
 
-from icechunk_format.errors import AlreadyExistsError, StorageError
-from icechunk_format.repository import Repository
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import CreateOnly, ReplaceIfUnchanged
 
@@ -53,26 +51,10 @@ def test_a_wrong_token_is_refused_and_never_shown(google, bucket):
         lambda: list(storage.list()),
         lambda: storage.delete_many(["a", "b"]),
     ):
-        with pytest.raises(StorageError) as caught:
-            attempt()
-        assert caught.value.facts["status"] == 401
-        assert not caught.value.outcome_unknown
-        assert "storage.token" in str(caught.value)
-        assert wrong not in str(caught.value)
-        assert TOKEN not in str(caught.value)
+        assert_refused(attempt, 401, "storage.token", secrets=(wrong, TOKEN))
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_repository_lives_on_google(google, bucket, spec_version):
     location = Location(f"gs://{bucket}/{uuid.uuid4()}", options=google.storage_options)
-    repository = Repository.create(location, spec_version=spec_version)
-    with pytest.raises(AlreadyExistsError):
-        Repository.create(location)
-    model = Model()
-    changes = RandomChanges(model, seed=4)
-    for number in range(2):
-        session = repository.writable_session()
-        changes.session(OurDriver(session), steps=8)
-        result = session.commit(f"commit {number}", allow_empty=True)
-        fresh = Repository.open(location)
-        assert stored_contents(fresh, result.snapshot_id) == model.keys()
+    assert_snapshots_hold_random_changes(location, spec_version, seed=4, commits=2)

@@ -10,6 +10,7 @@ from icechunk_format.options.parse import parse_read_options
 from icechunk_format.repository import Repository
 from icechunk_format.tables import requested_dataset, requested_table, selecting
 from icechunk_format.tables.aggregates import MeasureRequest, plan_partials, rows_of_tasks
+from icechunk_format.tables.reading.layouts.segments import Measure
 from icechunk_format.zarr.data_types import data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
 
@@ -46,7 +47,7 @@ def tasks_of(tmp_path):
             dataset,
             table,
             dims=[],
-            measures=[MeasureRequest(column=column, wanted=frozenset({"total"}))],
+            measures=[MeasureRequest(column, Measure(wanted=frozenset({"total"})))],
             selection=dataset.choose(table, **selecting(request, "UTC")),
             time_zone="UTC",
             cores=cores,

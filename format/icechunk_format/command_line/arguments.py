@@ -67,6 +67,9 @@ OlderThanOption = Annotated[
 MessageOption = Annotated[
     str | None, typer.Option("--message", "-m", metavar="TEXT", help="Commit message.")
 ]
+MemoryOption = Annotated[
+    str, typer.Option(metavar="SIZE", help="Maximum size of values in memory.")
+]
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,11 @@ from icechunk_format.grid.index_maps import IndexMap
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkMoves:
-    """The moves of the chunks of an array.
-
-    Attributes
-    ----------
-    sources
-        ``int64 (count,)`` along each axis: the chunk before the change that has the elements of
-        each chunk after it; -1 if no chunk has exactly these.
-    """
+    """The moves of the chunks of an array."""
 
     sources: tuple[NDArray[np.int64], ...]
+    """``int64 (count,)`` along each axis: the chunk before the change that has the elements of each
+    chunk after it; -1 if no chunk has exactly these."""
 
     @classmethod
     def of(

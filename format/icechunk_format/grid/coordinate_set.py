@@ -39,22 +39,15 @@ _FEW_BOXES: Final = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CoordSet:
-    """Distinct chunk coordinates of one array; make it with ``of`` or ``of_boxes``.
-
-    Parameters
-    ----------
-    boxes
-        All coordinates inside are in the set, unless ``bits`` is given.
-    points
-        uint32, shape (n, ndim), sorted: single coordinates.
-    bits
-        One bit per coordinate of the only box, in C order, the highest bit of a byte first; set
-        bits are the coordinates of the set.
-    """
+    """Distinct chunk coordinates of one array; make it with ``of`` or ``of_boxes``."""
 
     boxes: NDArray[np.uint32]
+    """All coordinates inside are in the set, unless ``bits`` is given."""
     points: NDArray[np.uint32]
+    """uint32, shape (n, ndim), sorted: single coordinates."""
     bits: NDArray[np.uint8] | None = None
+    """One bit per coordinate of the only box, in C order, the highest bit of a byte first; set bits
+    are the coordinates of the set."""
 
     @classmethod
     def of(cls, coords: ArrayLike) -> CoordSet:

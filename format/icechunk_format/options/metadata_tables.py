@@ -66,19 +66,13 @@ class MetadataColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataTable:
-    """One metadata table.
-
-    Parameters
-    ----------
-    row
-        The meaning of a row.
-    scope
-        Its subject, which determines the options that it takes.
-    """
+    """One metadata table."""
 
     name: str
     row: str
+    """The meaning of a row."""
     scope: Scope
+    """Its subject, which determines the options that it takes."""
     columns: tuple[MetadataColumn, ...]
     cut: Cut = "nowhere"
 

@@ -57,30 +57,20 @@ _VOLUMES: Final = "/Volumes/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A parsed URL.
-
-    Attributes
-    ----------
-    kind
-        Kind of storage.
-    url
-        The normalized URL: no slash at the end, local paths absolute and without scheme.
-    shown_url
-        The URL for messages: without user, password and query.
-    bucket
-        Bucket or container; empty if the kind has none.
-    path
-        Path of the root within the bucket, without slashes at its ends; absolute for ``local``.
-    account
-        Azure account, if the URL names it.
-    """
+    """A parsed URL."""
 
     kind: Kind
+    """Kind of storage."""
     url: str
+    """The normalized URL: no slash at the end, local paths absolute and without scheme."""
     shown_url: str
+    """The URL for messages: without user, password and query."""
     bucket: str = ""
+    """Bucket or container; empty if the kind has none."""
     path: str = ""
+    """Path of the root within the bucket, without slashes at its ends; absolute for ``local``."""
     account: str | None = None
+    """Azure account, if the URL names it."""
 
     @property
     def root_prefix(self) -> str:

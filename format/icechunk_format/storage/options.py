@@ -188,18 +188,12 @@ class StorageOptions(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class VirtualAccess:
-    """The right to fetch virtual chunks.
-
-    Parameters
-    ----------
-    authorized
-        URL prefixes from which the user allows virtual chunks to be fetched.
-    options
-        Storage options for virtual chunks, which override those of the containers. Never shown.
-    """
+    """The right to fetch virtual chunks."""
 
     authorized: tuple[str, ...] = ()
+    """URL prefixes from which the user allows virtual chunks to be fetched."""
     options: Mapping[str, str] = StorageOptions({})
+    """Storage options for virtual chunks, which override those of the containers. Never shown."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", StorageOptions(self.options))

@@ -33,20 +33,13 @@ MAX_READ_LENGTH: Final = 8 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
-    """Identifies one state of an object.
-
-    Attributes
-    ----------
-    etag
-        The entity tag without quotes; all verbs return the same one for the same state.
-    generation
-        A second identifier that some storages need for a condition: the generation on GCS, a
-        digest of the content for local files (only if the content was read or written). Do not
-        compare it.
-    """
+    """Identifies one state of an object."""
 
     etag: str | None
+    """The entity tag without quotes; all verbs return the same one for the same state."""
     generation: str | None = None
+    """A second identifier that some storages need for a condition: the generation on GCS, a digest
+    of the content for local files (only if the content was read or written). Do not compare it."""
 
     def matches(self, expected: ObjectVersion) -> bool:
         """Return True if this is the expected version; its generation is compared if it has one."""

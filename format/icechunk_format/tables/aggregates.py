@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from icechunk_format.errors import UnsupportedError
 from icechunk_format.groups import chunk_axes, chunk_cells, chunk_selections
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables.dataset import Dataset
-from icechunk_format.tables.reading.layouts.arithmetic import Step
 from icechunk_format.tables.reading.layouts.partials import PartialContext, PartialPlan
 from icechunk_format.tables.reading.layouts.segments import Measure
-from icechunk_format.tables.reading.layouts.statistics import Statistic
-from icechunk_format.tables.reading.scan import ScanPlan
+from icechunk_format.tables.reading.scan import ScanPlan, box_of_part
 from icechunk_format.tables.reading.task_cutting import DEFAULT_ROWS_PER_PARTITION
 from icechunk_format.tables.requested import planning
 from icechunk_format.tables.selection.pruning import condition_on_values
@@ -37,15 +35,11 @@ _FEWEST_CELLS_OF_A_ROW: Final = 8
 _MOST_CELLS_OF_A_TASK: Final = 32_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureRequest:
-    """A measure by the name of its column; fields as in `Measure`, ``condition`` as SQL."""
+class MeasureRequest(NamedTuple):
+    """A measure without source and condition, the name of its column, and its condition as SQL."""
 
-    column: str | None = None
-    wanted: frozenset[Statistic] = frozenset()
-    exact_sum: bool = False
-    half: Literal["upper", "lower"] | None = None
-    steps: tuple[Step, ...] = ()
+    column: str | None
+    measure: Measure
     condition: str | None = None
 
 
@@ -84,12 +78,9 @@ def plan_partials(
         raise UnsupportedError("the condition of the options depends on the zone of each task")
     types = {column.name: column.arrow_type for column in table.value_columns}
     planned = tuple(
-        Measure(
+        replace(
+            one.measure,
             source=None if one.column is None else table.column(one.column).source,
-            wanted=one.wanted,
-            exact_sum=one.exact_sum,
-            half=one.half,
-            steps=one.steps,
             condition=(
                 None
                 if one.condition is None
@@ -170,8 +161,5 @@ def _most_rows(scan: ScanPlan) -> int:
     table = scan.context.table
     chosen = table.selections(scan.context.selections)
     grouped = [table.dims.index(column.source) for column in table.columns]
-    return sum(
-        math.prod(chosen[dim].within(part[1 + 2 * dim], part[2 + 2 * dim]).count for dim in grouped)
-        for task in scan.tasks
-        for part in task.parts
-    )
+    boxes = (box_of_part(part, chosen) for task in scan.tasks for part in task.parts)
+    return sum(math.prod(box[dim].count for dim in grouped) for box in boxes)

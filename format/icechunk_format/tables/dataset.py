@@ -238,7 +238,6 @@ class Dataset:
         >>> dataset.table(variables=["air_temperature"]).arrow_schema
         """
         table = TableBuilder(
-            variables=self.variables,
             data_variables=self.data_variables,
             label=self.label,
             factory=ColumnFactory(

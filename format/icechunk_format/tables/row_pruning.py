@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.errors import IcechunkError
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.groups import (
     DimSelection,
@@ -40,9 +40,9 @@ from icechunk_format.groups import (
     leading_variable,
 )
 from icechunk_format.tables.dataset import Dataset
-from icechunk_format.tables.reading.scan import ScanTask
-from icechunk_format.tables.selection.elements import element_of, length_of, with_elements
-from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, plan_conjunct
+from icechunk_format.tables.reading.scan import ScanTask, box_of_part
+from icechunk_format.tables.selection.elements import element_of, length_of
+from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, held, plan_conjunct
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import Residual
 from icechunk_format.tables.table.table import LAYOUTS, Layout, Table, data_type_name
@@ -70,10 +70,7 @@ def prune_rows(
     rest: list[str] = []
     for sql in conjuncts:
         try:
-            string, elements = with_elements(sql, lists)
-            columns = types | dict.fromkeys(elements, pa.int64())
-            dims = {*positional, *elements}
-            planned = plan_conjunct(string, columns, dims, time_zone)
+            planned = plan_conjunct(sql, types, positional, time_zone, lists)
         except IcechunkError:
             rest.append(sql)
             continue
@@ -127,13 +124,8 @@ def blocks_of_tasks(
     """Yield the number of blocks of each task of a summary whose cells all count."""
     axes, chosen = _block_axes(dataset, table), table.selections(selection.dims)
     for task in tasks:
-        yield sum(
-            math.prod(
-                _count_of_blocks(axis, one.within(part[1 + 2 * n], part[2 + 2 * n]))
-                for n, (axis, one) in enumerate(zip(axes, chosen, strict=True))
-            )
-            for part in task.parts
-        )
+        boxes = (box_of_part(part, chosen) for part in task.parts)
+        yield sum(math.prod(map(_count_of_blocks, axes, box)) for box in boxes)
 
 
 def _variables(dataset: Dataset, table: Table) -> list[Variable]:
@@ -161,7 +153,7 @@ def _chunks(
     kept = np.ones(len(variables), dtype=bool)
     is_exact = True
     for name in facts.keys() & chosen.keys():
-        mask, is_sure = _held(chosen[name], name, facts[name](), len(variables))
+        mask, is_sure = held(chosen[name], name, facts[name]())
         kept &= mask
         is_exact = is_exact and is_sure
     found = {}
@@ -177,7 +169,7 @@ def _chunks(
                 is_exact = False
                 continue
             values = pa.array(_element(list_name, axes[i]))
-            mask, is_sure = _held(chosen[name], name, values, len(values))
+            mask, is_sure = held(chosen[name], name, values)
             along[i] = along[i].intersect(DimSelection.of_mask(mask))
             is_exact = is_exact and is_sure
         if all(one.count for one in along):
@@ -192,22 +184,6 @@ def _element(name: str, axis: ChunkAxis) -> NDArray[np.int64]:
         return chunks[:-1]
     starts = axis.start_of(chunks)
     return starts[:-1] if name == "start" else np.diff(starts)
-
-
-def _held(
-    conditions: Sequence[Residual], name: str, values: pa.Array, length: int
-) -> tuple[NDArray[np.bool_], bool]:
-    """Return the values that meet all conditions, and whether all could be evaluated."""
-    kept = np.ones(length, dtype=bool)
-    is_sure = True
-    for condition in conditions:
-        try:
-            found = condition.evaluate({name: values}, length)
-        except InvalidInputError:
-            is_sure = False
-        else:
-            kept &= found.to_numpy(zero_copy_only=False)
-    return kept, is_sure
 
 
 # -- blocks ---------------------------------------------------------------------------------
@@ -233,7 +209,7 @@ def _blocks(
         ends = np.append(starts[1:], len(positions))
         at = positions[starts] if column.statistic == "first" else positions[ends - 1]
         values = labels(dim).take(pa.array(at))
-        mask, is_sure = _held(conditions, name, values, len(at))
+        mask, is_sure = held(conditions, name, values)
         kept = positions[np.repeat(mask, ends - starts)]
         found = DimSelection.of_indices(selection.size, kept)
         dims[dim] = found.intersect(dims.get(dim, selection))

@@ -86,30 +86,20 @@ _RAW_BITS = re.compile(r"r([1-9][0-9]{0,9})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataType:
-    """The type of an array's elements.
-
-    Parameters
-    ----------
-    name
-        The Zarr name, for example ``"float32"``, ``"numpy.datetime64"`` or ``"struct"``.
-    numpy
-        The type in memory, in native byte order; ``object`` for variable lengths.
-    kind
-        The kind of values, without their width.
-    unit
-        For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...).
-    scale_factor
-        For times only: units per step.
-    fields
-        For ``struct`` only: names and types of the fields, in storage order, packed.
-    """
+    """The type of an array's elements."""
 
     name: str
+    """The Zarr name, for example ``"float32"``, ``"numpy.datetime64"`` or ``"struct"``."""
     numpy: np.dtype[Any]
+    """The type in memory, in native byte order; ``object`` for variable lengths."""
     kind: DataTypeKind
+    """The kind of values, without their width."""
     unit: str | None = None
+    """For times only: a NumPy unit (``"s"``, ``"ns"``, ``"generic"``, ...)."""
     scale_factor: int = 1
+    """For times only: units per step."""
     fields: tuple[tuple[str, DataType], ...] = ()
+    """For ``struct`` only: names and types of the fields, in storage order, packed."""
 
     @property
     def is_variable_length(self) -> bool:

@@ -88,22 +88,16 @@ class ArrayMetadata(NodeMetadata):
 
     ``data_type``, ``grid``, ``fill_value`` and ``chunk_codecs()`` raise ``UnsupportedError`` if the
     array uses a feature that is not supported.
-
-    Parameters
-    ----------
-    dimension_names
-        A name or ``None`` per dimension (``None`` for an empty name); ``None`` if there are no
-        names.
-    codecs_json
-        The ``codecs`` member, not yet checked.
-    refusal
-        The error for a feature that makes the whole array unusable.
     """
 
     shape: tuple[int, ...]
     dimension_names: tuple[str | None, ...] | None
+    """A name or ``None`` per dimension (``None`` for an empty name); ``None`` if there are no
+    names."""
     codecs_json: list[Any]
+    """The ``codecs`` member, not yet checked."""
     refusal: UnsupportedError | None = field(repr=False)
+    """The error for a feature that makes the whole array unusable."""
     _data_type: DataType | IcechunkError = field(repr=False)
     _grid: ChunkGrid | IcechunkError = field(repr=False)
     _fill_value: Any = field(repr=False)

@@ -85,23 +85,29 @@ def test_both_continue_one_log(tmp_path):
     assert [entry.details.name for entry in our_log[:-1]] == names
 
 
-def test_our_refs_are_theirs(tmp_path):
-    repository = start(tmp_path)
+def refs_that_both_list(folder, branch, tag, spec_version=2):
+    """Commit to a branch and fast-forward main to it; return repository, base and tip."""
+    repository = start(folder, spec_version=spec_version)
     base = repository.resolve()
-    repository.create_branch("dev/x", base)
-    repository.create_tag("v/1", base)
+    repository.create_branch(branch, base)
+    repository.create_tag(tag, base)
     repository.create_tag("gone", base)
     repository.delete_tag("gone")
-    session = repository.writable_session("dev/x")
+    session = repository.writable_session(branch)
     session.set_chunk("/b", [0], b"dev")
     tip = session.commit("on dev").snapshot_id
-    theirs = open_reference(tmp_path)
-    assert theirs.list_branches() == {"main", "dev/x"}
-    assert theirs.lookup_branch("dev/x") == str(tip)
-    assert theirs.list_tags() == {"v/1"}
+    theirs = open_reference(folder)
+    assert theirs.list_branches() == {"main", branch}
+    assert theirs.lookup_branch(branch) == str(tip)
+    assert theirs.list_tags() == {tag}
     with pytest.raises(icechunk.IcechunkError):
         theirs.create_tag("gone", str(base))
-    assert repository.fast_forward("main", "dev/x") == tip
+    assert repository.fast_forward("main", branch) == tip
+    return repository, base, tip
+
+
+def test_our_refs_are_theirs(tmp_path):
+    repository, base, tip = refs_that_both_list(tmp_path, "dev/x", "v/1")
     theirs = open_reference(tmp_path)
     assert theirs.lookup_branch("main") == str(tip)
     theirs.reset_branch("main", str(base))
@@ -126,22 +132,7 @@ def test_our_refs_are_theirs(tmp_path):
 
 
 def test_our_refs_of_spec_version_1_are_theirs(tmp_path):
-    repository = start(tmp_path, spec_version=1)
-    base = repository.resolve()
-    repository.create_branch("dev", base)
-    repository.create_tag("v1", base)
-    repository.create_tag("gone", base)
-    repository.delete_tag("gone")
-    session = repository.writable_session("dev")
-    session.set_chunk("/b", [0], b"dev")
-    tip = session.commit("on dev").snapshot_id
-    theirs = open_reference(tmp_path)
-    assert theirs.list_branches() == {"main", "dev"}
-    assert theirs.lookup_branch("dev") == str(tip)
-    assert theirs.list_tags() == {"v1"}
-    with pytest.raises(icechunk.IcechunkError):
-        theirs.create_tag("gone", str(base))
-    assert repository.fast_forward("main", "dev") == tip
+    repository, base, tip = refs_that_both_list(tmp_path, "dev", "v1", spec_version=1)
     assert open_reference(tmp_path).lookup_branch("main") == str(tip)
     repository.reset_branch("main", base, from_=tip)
     repository.delete_branch("dev")

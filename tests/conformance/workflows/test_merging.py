@@ -14,39 +14,42 @@ of one core), or one of them::
 """
 
 import copy
-import os
 import random
 import shutil
-from collections import Counter
 
-import icechunk
 import pytest
-from helpers.grids.table_histories import Array, History, Refused, State, three_way
+from helpers.grids.table_histories import (
+    Array,
+    History,
+    Refused,
+    State,
+    run_seeds,
+    three_way,
+)
 
 BY_DAY, BY_NIGHT = 16, 1_000
 pytestmark = pytest.mark.needs_reference
 
 
-def run_histories(folder, first_seed, number):
-    """Run histories; return the outcomes of their merges."""
-    icechunk.set_logs_filter("off")
-    outcomes, failed = Counter(), {}
-    for seed in range(first_seed, first_seed + number):
+def run_histories(folder, number, first_seed):
+    """Run histories; return their number, and the outcomes of their merges."""
+
+    def run(seed, outcomes):
         history = History(folder, seed)
         try:
             history.run()
             shutil.rmtree(history.place)
         except Exception as error:
-            failed[seed] = f"v{history.spec_version} {type(error).__name__}: {str(error)[:400]}"
-        outcomes += history.outcomes
-    print(f"{number} histories from {first_seed}: {dict(outcomes)}")
-    assert not failed, "\n".join(f"{seed}: {problem}" for seed, problem in failed.items())
-    return outcomes
+            error.add_note(f"v{history.spec_version}")
+            raise
+        finally:
+            outcomes.update(history.outcomes)
+
+    return run_seeds(run, number, first_seed, variables=("HISTORIES", "HISTORY_SEED"))
 
 
 def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
-    number = int(os.environ.get("HISTORIES", BY_DAY))
-    outcomes = run_histories(tmp_path, int(os.environ.get("HISTORY_SEED", 1)), number)
+    number, outcomes = run_histories(tmp_path, BY_DAY, 1)
     if number >= BY_DAY:
         assert outcomes["merged"] >= number // 2
         assert outcomes["refused"] > 0
@@ -55,8 +58,7 @@ def test_random_histories_of_tables_keep_each_cell_at_its_label(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_a_night_of_random_histories(tmp_path):
-    first = int(os.environ.get("HISTORY_SEED", random.randrange(10**6)))
-    run_histories(tmp_path, first, int(os.environ.get("HISTORIES", BY_NIGHT)))
+    run_histories(tmp_path, BY_NIGHT, random.randrange(10**6))
 
 
 def test_the_model_refuses_changes_of_the_same_thing():

@@ -14,16 +14,14 @@ More races, or one of them::
 """
 
 import copy
-import os
 import random
 import shutil
-from collections import Counter
 
 import icechunk
 import pytest
 import xarray as xr
 from helpers.blocks import mapped
-from helpers.grids.table_histories import History, Refused, three_way
+from helpers.grids.table_histories import History, Refused, run_seeds, three_way
 from helpers.grids.written_cells import dataset_at
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
@@ -209,10 +207,10 @@ class Race(History):
                 assert value != value or value in [cells.get(label) for cells in known], self.name
 
 
-def run_races(folder, first_seed, number):
-    icechunk.set_logs_filter("off")
-    outcomes, failed = Counter(), {}
-    for seed in range(first_seed, first_seed + number):
+def run_races(folder, number, first_seed):
+    """Run races; return their number, and how each ended."""
+
+    def run(seed, outcomes):
         race = None
         with pytest.MonkeyPatch.context() as patch:
             try:
@@ -220,16 +218,14 @@ def run_races(folder, first_seed, number):
                 outcomes[race.run()] += 1
                 shutil.rmtree(race.place)
             except Exception as error:
-                name = getattr(race, "name", "")
-                failed[seed] = f"{name}: {type(error).__name__}: {str(error)[:400]}"
-    print(f"{number} races from {first_seed}: {dict(outcomes)}")
-    assert not failed, "\n".join(f"{seed}: {problem}" for seed, problem in failed.items())
-    return outcomes
+                error.add_note(f"{getattr(race, 'name', '')}:")
+                raise
+
+    return run_seeds(run, number, first_seed, variables=("RACES", "RACE_SEED"))
 
 
 def test_commits_beside_others_keep_each_cell_at_its_label(tmp_path):
-    number = int(os.environ.get("RACES", BY_DAY))
-    outcomes = run_races(tmp_path, int(os.environ.get("RACE_SEED", 1)), number)
+    number, outcomes = run_races(tmp_path, BY_DAY, 1)
     if number >= BY_DAY:
         assert outcomes["committed"] >= number // 4
         assert outcomes["refused"] > 0
@@ -238,5 +234,4 @@ def test_commits_beside_others_keep_each_cell_at_its_label(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(0)
 def test_a_night_of_races(tmp_path):
-    first = int(os.environ.get("RACE_SEED", random.randrange(10**6)))
-    run_races(tmp_path, first, int(os.environ.get("RACES", BY_NIGHT)))
+    run_races(tmp_path, BY_NIGHT, random.randrange(10**6))

@@ -15,11 +15,11 @@ from icechunk_format.grid import cover as regions
 from icechunk_format.groups import pipeline
 from icechunk_format.groups import shards as shard_reads
 from icechunk_format.tables.reading import plan as planning
+from icechunk_format.tables.reading import run as running
 from icechunk_format.tables.reading import run_scan
 from icechunk_format.tables.reading.layouts import batches as cell_batches
-from icechunk_format.tables.reading.layouts import blocks, cells, summary
+from icechunk_format.tables.reading.layouts import blocks
 from icechunk_format.tables.reading.layouts import chunk_refs as refs_layout
-from icechunk_format.tables.reading.layouts import chunks as chunks_layout
 from icechunk_format.tables.reading.layouts import statistics as block_statistics
 from icechunk_format.tables.table import table as tables
 
@@ -55,13 +55,12 @@ def bounded(bounds: dict[str, Any]) -> Iterator[None]:
         return
     rows = bounds["batch_rows"]
 
-    def join_thin(batches, schema, rows=rows):
+    def join_thin(batches, schema, rows):
         return cell_batches.join_thin(batches, schema, rows=min(rows, bounds["batch_rows"]))
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cell_batches, "BATCH_ROWS", rows)
-        for module in (cells, summary, chunks_layout, refs_layout):
-            patched.setattr(module, "join_thin", join_thin)
+        patched.setattr(running, "join_thin", join_thin)
         patched.setattr(refs_layout, "BATCH_ROWS", rows)
         patched.setattr(blocks, "MOST_CELLS", bounds["block_cells"])
         patched.setattr(pipeline, "_MOST_BLOCKS_AHEAD", bounds["blocks_ahead"])

@@ -7,6 +7,7 @@ each cell stays at its label, and a change of the same thing by both sides is re
 from __future__ import annotations
 
 import copy
+import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -126,6 +127,29 @@ def merged_array(was, mine, other, labels):
     }
     name = chosen(was.name, mine.name, other.name)
     return Array(name, cells, attributes, scale)
+
+
+def run_seeds(run, number, first_seed, *, variables):
+    """Call `run(seed, outcomes)` for each seed; assert that none failed.
+
+    Two variables of the environment replace the number of seeds and the first one. Returns the
+    number and the outcomes. Notes of an error stand before its message.
+    """
+    icechunk.set_logs_filter("off")
+    number, first_seed = (
+        int(os.environ.get(name, default))
+        for name, default in zip(variables, (number, first_seed), strict=True)
+    )
+    outcomes, failed = Counter(), []
+    for seed in range(first_seed, first_seed + number):
+        try:
+            run(seed, outcomes)
+        except Exception as error:
+            notes = " ".join(getattr(error, "__notes__", ()))
+            failed.append(f"{seed}: {notes} {type(error).__name__}: {str(error)[:400]}")
+    print(f"{number} {variables[0].lower()} from {first_seed}: {dict(outcomes)}")
+    assert not failed, "\n".join(failed)
+    return number, outcomes
 
 
 class History:

@@ -16,6 +16,7 @@ FIRST_DAY = np.datetime64("2024-07-01T00:00:00", "us")
 LATITUDES = np.array([60.0, 55.0, 50.0, 45.0])
 LONGITUDES = np.array([0.0, 2.5, 5.0])
 
+DIMS = ["time", "latitude", "longitude"]
 GRID_TYPES = "time timestamp_ntz, latitude double, longitude double, t2m float"
 
 
@@ -63,6 +64,13 @@ def write_grid(path: Path | str, times: np.ndarray, **options: Any) -> None:
     table = pa.table({name: column.ravel() for name, column in columns.items()})
     dims = ("time", "latitude", "longitude")
     write_table(str(path), table, WriteOptions(dims=dims, **options))
+
+
+def written_grid(folder: Path, count: int, **options: Any) -> str:
+    """Write `count` hours of temperatures to a new repository; return its path."""
+    path = str(folder / "weather")
+    write_grid(path, hours(0, count), **options)
+    return path
 
 
 def reference_repository(path: Path | str) -> Any:

@@ -45,6 +45,17 @@ def write_new(storage: Storage, key: str, data: bytes) -> ObjectVersion:
     return written
 
 
+def assert_refused(attempt, status, option, *, secrets):
+    """Assert that a server refuses a call, and that the error names the option, not its value."""
+    with pytest.raises(StorageError) as caught:
+        attempt()
+    assert caught.value.facts["status"] == status
+    assert not caught.value.outcome_unknown
+    assert option in str(caught.value)
+    for secret in secrets:
+        assert secret not in str(caught.value)
+
+
 class StorageContract:
     # Whole objects
 

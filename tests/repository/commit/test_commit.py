@@ -3,14 +3,14 @@
 Every single request of a commit fails once in every way; many processes commit to one folder.
 """
 
-import multiprocessing
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers.raised import raises
-from helpers.sessions.model import array_document, group_document, stored_contents
+from helpers.sessions.contract import assert_processes_lose_nothing
+from helpers.sessions.model import group_document, stored_contents
 from helpers.storage.faulty_repositories import begin, fail_at, faulty_repository, heal
 from helpers.storage.faulty_storage import Fault
 
@@ -19,7 +19,6 @@ from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs, inline_refs,
 from icechunk_format.encoding.object_keys import overwritten_key, snapshot_key
 from icechunk_format.encoding.repo_info.updates import NewCommitUpdate
 from icechunk_format.errors import CommitOutcomeUnknownError, InvalidInputError, StorageError
-from icechunk_format.repository import Repository
 from icechunk_format.repository.commit import commit as commit_module
 from icechunk_format.repository.files import metadata_cache
 from icechunk_format.repository.state import publish
@@ -170,51 +169,16 @@ def test_a_commit_whose_answer_was_lost_and_that_others_built_on_is_not_repeated
 # -- many writers ------------------------------------------------------------------------------
 
 
-WRITERS, COMMITS = 8, 3
-
-
-def write_rows(directory, writer, barrier):
-    repository = Repository.open(directory)
-    barrier.wait()
-    for number in range(COMMITS):
-        session = repository.writable_session()
-        session.set_chunk("/a", [writer * COMMITS + number], b"%d-%d" % (writer, number))
-        session.commit(f"{writer}-{number}")
-
-
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_processes_that_commit_to_one_folder_lose_nothing(tmp_path, spec_version):
-    repository = Repository.create(str(tmp_path), spec_version=spec_version)
-    session = repository.writable_session()
-    session.create_group("/", group_document())
-    total = WRITERS * COMMITS
-    session.create_array("/a", array_document((total,), (1,)), shape=(total,), num_chunks=(total,))
-    session.commit("base")
-    context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(WRITERS)
-    processes = [
-        context.Process(target=write_rows, args=(str(tmp_path), writer, barrier))
-        for writer in range(WRITERS)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0] * WRITERS
-    contents = stored_contents(repository, repository.resolve())
-    assert {key: data for key, data in contents.items() if "/c/" in key} == {
-        f"a/c/{writer * COMMITS + number}": b"%d-%d" % (writer, number)
-        for writer in range(WRITERS)
-        for number in range(COMMITS)
-    }
-    messages = [info.message for info in repository.ancestry()]
-    assert len(messages) == total + 2
-    assert len(set(messages)) == total + 2
+    repository = assert_processes_lose_nothing(
+        str(tmp_path), spec_version, start_method="fork", writers=8, commits=3
+    )
     times = [info.flushed_at for info in repository.ancestry()]
     assert times == sorted(set(times), reverse=True)
     if spec_version == 2:
         updates = list(repository.operations())
-        assert len(updates) == total + 2
+        assert len(updates) == len(times) == 8 * 3 + 2
         assert [u.updated_at for u in updates] == sorted(
             {u.updated_at for u in updates}, reverse=True
         )

@@ -14,6 +14,7 @@ from helpers.spark.written import (
     reference_dataset,
     temperatures,
     write_grid,
+    written_grid,
 )
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
@@ -36,9 +37,7 @@ def unregistered(spark):
 
 @pytest.fixture
 def path(tmp_path):
-    path = str(tmp_path / "weather")
-    write_grid(path, hours(0, 2), chunks={"time": 2}, message="Create")
-    return path
+    return written_grid(tmp_path, 2, chunks={"time": 2}, message="Create")
 
 
 def stored_files(path):

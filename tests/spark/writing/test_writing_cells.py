@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from helpers.raised import raises
 from helpers.spark.written import (
+    DIMS,
     GRID_TYPES,
     LATITUDES,
     cells,
@@ -22,7 +23,7 @@ from helpers.spark.written import (
     reference_dataset,
     reference_group,
     temperatures,
-    write_grid,
+    written_grid,
 )
 from pyspark.sql import functions as F
 
@@ -31,15 +32,11 @@ from icechunk_format.errors import IcechunkError, InvalidInputError
 
 pytestmark = pytest.mark.needs_reference
 
-DIMS = ["time", "latitude", "longitude"]
-
 
 @pytest.fixture
 def path(tmp_path):
     """Write a repository with four hours of temperatures, two to a chunk."""
-    path = str(tmp_path / "weather")
-    write_grid(path, hours(0, 4), chunks={"time": 2, "latitude": 2, "longitude": 3})
-    return path
+    return written_grid(tmp_path, 4, chunks={"time": 2, "latitude": 2, "longitude": 3})
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from helpers.raised import raises
 from helpers.spark.written import (
+    DIMS,
     LATITUDES,
     grid_frame,
     hours,
     messages,
     reference_dataset,
     temperatures,
-    write_grid,
+    written_grid,
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -27,14 +28,10 @@ from icechunk_spark.writing import planned as planned_write
 
 pytestmark = [pytest.mark.core, pytest.mark.needs_reference]
 
-DIMS = ["time", "latitude", "longitude"]
-
 
 @pytest.fixture
 def path(tmp_path):
-    path = str(tmp_path / "weather")
-    write_grid(path, hours(0, 2), chunks={"time": 1}, message="Create")
-    return path
+    return written_grid(tmp_path, 2, chunks={"time": 1}, message="Create")
 
 
 def unchanged(path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.raised import raises
 from helpers.spark.written import (
+    DIMS,
     LATITUDES,
     grid_frame,
     hours,
@@ -17,7 +18,7 @@ from helpers.spark.written import (
     reference_dataset,
     reference_repository,
     temperatures,
-    write_grid,
+    written_grid,
 )
 
 import icechunk_spark
@@ -26,14 +27,10 @@ from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundErr
 
 pytestmark = pytest.mark.needs_reference
 
-DIMS = ["time", "latitude", "longitude"]
-
 
 @pytest.fixture
 def path(tmp_path):
-    path = str(tmp_path / "weather")
-    write_grid(path, hours(0, 2), chunks={"time": 1})
-    return path
+    return written_grid(tmp_path, 2, chunks={"time": 1})
 
 
 def test_write_audit_publish(spark, path):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from numcodecs import blosc, zstd
 
 from icechunk_format.errors import FormatError, UnsupportedError
+from icechunk_format.zarr.codecs import chain as chain_module
 from icechunk_format.zarr.codecs.build import sharding_json
 
 
@@ -73,14 +74,15 @@ def zstd_frame(*blocks: tuple[int, bytes, int], header: bytes = b"\0\x58") -> by
     return out
 
 
-def test_zstd_frames_that_do_not_say_their_size() -> None:
+def test_zstd_frames_that_do_not_say_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = chain([LITTLE, "zstd"])
     frame = zstd_frame((0, b"\1\0\0\0", 4), (1, b"\0", 8))
     assert numbers.decode(frame, (3,)).tolist() == [1, 0, 0]
     for shape in ((2,), (4,)):
         with pytest.raises(FormatError):
             numbers.decode(frame, shape)
-    words = chain(["vlen-utf8", "zstd"], "string", max_variable_nbytes=2**20)
+    monkeypatch.setattr(chain_module, "MAX_VARIABLE_NBYTES", 2**20)
+    words = chain(["vlen-utf8", "zstd"], "string")
     content = b"\1\0\0\0\3\0\0\0abc"
     frame = zstd_frame((0, content, len(content)))
     assert words.decode(frame, (1,)).tolist() == ["abc"]
@@ -103,8 +105,9 @@ def test_zstd_frames_that_do_not_say_their_size() -> None:
         words.decode(checksummed, (1,))
 
 
-def test_words_that_decompress_beyond_the_limit() -> None:
-    words = chain(["vlen-utf8", "gzip"], "string", max_variable_nbytes=100)
+def test_words_that_decompress_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "MAX_VARIABLE_NBYTES", 100)
+    words = chain(["vlen-utf8", "gzip"], "string")
     short = words.encode(np.array(["a" * 50], object))
     assert words.decode(short, (1,)).tolist() == ["a" * 50]
     with pytest.raises(FormatError, match="more than 100"):

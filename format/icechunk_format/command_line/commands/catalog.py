@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,18 +72,5 @@ def _tables(call: Call) -> list[TableFacts]:
 
 
 def _document(call: Call, found: list[TableFacts], **more: Any) -> None:
-    tables = [
-        {
-            "name": facts.name,
-            "path": facts.path,
-            "branch": facts.branch,
-            "tag": facts.tag,
-            "snapshot_id": facts.snapshot_id,
-            "committed_at": iso_time(facts.committed_at),
-            "rows": facts.rows,
-            "comment": facts.comment,
-            "problem": facts.problem,
-        }
-        for facts in found
-    ]
+    tables = [{**asdict(facts), "committed_at": iso_time(facts.committed_at)} for facts in found]
     call.screen.document({"catalog": str(call.location), **more, "tables": tables})

@@ -72,7 +72,7 @@ def _report(call: Call, *, only: str | None) -> None:
             ]
         )
     lines = columns_of(rows)
-    fits = screen.width is None or max((line.cell_len for line in lines), default=0) <= screen.width
+    fits = screen.fits(lines)
     for (label, shown, origin), line in zip(rows, lines, strict=True):
         if fits:
             screen.line(line)

@@ -173,9 +173,7 @@ def applications(
     branch: Annotated[
         str, typer.Option("--branch", "-b", metavar="NAME", help="The branch with the commits.")
     ] = "main",
-    app_id: Annotated[
-        str | None, typer.Option("--app-id", metavar="ID", help="Only this application.")
-    ] = None,
+    app_id: Annotated[str | None, typer.Option(metavar="ID", help="Only this application.")] = None,
 ) -> None:
     """Show the versions that applications committed."""
     from icechunk_format.command_line.views import history, reading

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icechunk_format.command_line.arguments import DryRunOption, location_at
+from icechunk_format.command_line.arguments import DryRunOption, MemoryOption, location_at
 from icechunk_format.command_line.call import Call
 from icechunk_format.command_line.commands.transfer import TargetOption
 from icechunk_format.command_line.views.documents import result_keys
@@ -52,9 +52,7 @@ def reduce(
         bool, typer.Option("--overwrite", help="Replace arrays with the same names.")
     ] = False,
     target_option: TargetOption = None,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Maximum size of values in memory.")
-    ] = "512m",
+    memory: MemoryOption = "512m",
     dry_run: DryRunOption = False,
 ) -> None:
     """Store statistics along dimensions, in one process."""

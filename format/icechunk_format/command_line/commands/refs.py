@@ -92,7 +92,7 @@ def merge(
     call: Call,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The branch with the changes.")],
     into: Annotated[
-        str, typer.Option("--into", metavar="BRANCH", help="The branch to commit them to.")
+        str, typer.Option(metavar="BRANCH", help="The branch to commit them to.")
     ] = "main",
     resolve: _ResolveOption = None,
     message: MessageOption = None,
@@ -107,7 +107,7 @@ def cherry_pick(
     call: Call,
     snapshot: Annotated[str, typer.Argument(metavar="REF", help="Branch, tag or snapshot id.")],
     onto: Annotated[
-        str, typer.Option("--onto", metavar="BRANCH", help="The branch to commit them to.")
+        str, typer.Option(metavar="BRANCH", help="The branch to commit them to.")
     ] = "main",
     resolve: _ResolveOption = None,
     message: MessageOption = None,

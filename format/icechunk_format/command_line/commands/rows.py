@@ -139,14 +139,14 @@ def virtualize(
     ],
     concat_dim: Annotated[
         str | None,
-        typer.Option("--concat-dim", metavar="NAMES", help="Dimensions to concatenate along."),
+        typer.Option(metavar="NAMES", help="Dimensions to concatenate along."),
     ] = None,
     parser: Annotated[
-        str | None, typer.Option("--parser", metavar="NAME", help="hdf, netcdf3, zarr, grib, ...")
+        str | None, typer.Option(metavar="NAME", help="hdf, netcdf3, zarr, grib, ...")
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option("--template", metavar="TEXT", help="Of file names: {time:%Y%m%d}.nc."),
+        typer.Option(metavar="TEXT", help="Of file names: {time:%Y%m%d}.nc."),
     ] = None,
     skip: Annotated[
         bool, typer.Option("--skip-mismatches", help="Leave out files that do not fit.")
@@ -154,7 +154,6 @@ def virtualize(
     copy: Annotated[
         str | None,
         typer.Option(
-            "--copy",
             metavar="FILES",
             help="Copy instead of referencing: all files, or only mismatching ones.",
         ),

@@ -13,6 +13,7 @@ import typer
 
 from icechunk_format.command_line.arguments import (
     DryRunOption,
+    MemoryOption,
     TagOption,
     location_at,
     parse_table_options,
@@ -224,26 +225,23 @@ def rechunk(
     chunks: Annotated[
         str,
         typer.Option(
-            "--chunks",
             metavar="SIZES",
             help="Elements of a chunk: time=-1,latitude=20; -1 is all. Or auto.",
         ),
     ],
     shards: Annotated[
-        str | None, typer.Option("--shards", metavar="SIZES", help="Elements of a shard.")
+        str | None, typer.Option(metavar="SIZES", help="Elements of a shard.")
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TARGET", help="Repository to write to; default: in place."),
+        typer.Option(metavar="TARGET", help="Repository to write to; default: in place."),
     ] = None,
     to_group: Annotated[
         str | None,
-        typer.Option("--to-group", metavar="PATH", help="Group to write to; default: --group."),
+        typer.Option(metavar="PATH", help="Group to write to; default: --group."),
     ] = None,
     target_option: TargetOption = None,
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Maximum size of values in memory.")
-    ] = "512m",
+    memory: MemoryOption = "512m",
     dry_run: DryRunOption = False,
 ) -> None:
     """Store arrays in other chunks, in one process."""

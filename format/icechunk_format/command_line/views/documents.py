@@ -112,24 +112,7 @@ _MERGE: Final[Keys] = {
 }
 _EDIT: Final[Keys] = {"branch": "name", "snapshot_id": "the new snapshot; null if nothing changed"}
 
-_TABLES_OF_A_CATALOG: Final[Keys] = {
-    "catalog": "path or URL of the catalog, without credentials",
-    "tables": (
-        "list, in the order of the catalog",
-        {
-            "name": "name of the view",
-            "path": "path or URL of the repository, without credentials",
-            "branch": "the branch that it follows, or null",
-            "tag": "the tag that it reads, or null",
-            "snapshot_id": "the snapshot that a query reads now; null with a problem",
-            "committed_at": "when that snapshot was committed",
-            "rows": "number of rows; null if they would have to be counted",
-            "comment": "the description in the catalog",
-            "problem": "the reason for which it cannot be read, or null",
-        },
-    ),
-}
-
+_CATALOG: Final[Keys] = {"catalog": "path or URL of the catalog, without credentials"}
 _CONFIG: Final[Keys] = {
     "stored": "settings that the repository stores, an object",
     "effective": "stored settings and defaults, an object",
@@ -256,13 +239,13 @@ _KEYS: Final[dict[str, Keys]] = {
     },
     "mirror": {"target": "path or URL of the Delta table", "branch": "name"},
     "freshness": {"target": "path or URL of the Delta table"},
-    "catalog check": {**_TABLES_OF_A_CATALOG, "problems": "number of tables with a problem"},
-    "catalog list": _TABLES_OF_A_CATALOG,
+    "catalog check": {**_CATALOG, "problems": "number of tables with a problem"},
+    "catalog list": _CATALOG,
     "config show": _CONFIG,
     "config set": _CONFIG,
 }
 
-# Commands whose document has the fields of a result.
+# Commands whose document has the fields of a result; for catalogs, in a list.
 _RESULTS: Final = {
     "explain": ("workflows.estimate", "Estimate"),
     "delete": ("workflows.deleting", "DeleteResult"),
@@ -277,6 +260,8 @@ _RESULTS: Final = {
     "virtualize": ("workflows.virtualizing.result", "VirtualizeResult"),
     "mirror": ("workflows.mirroring", "MirrorResult"),
     "freshness": ("workflows.mirroring", "Freshness"),
+    "catalog check": ("tables", "TableFacts"),
+    "catalog list": ("tables", "TableFacts"),
 }
 # Fields that other keys stand for, or that only a run on Spark has.
 _NO_KEYS: Final = ("commit", "totals", "report", "dim", "target")
@@ -290,7 +275,9 @@ def document_keys(command: str) -> Keys:
     keys |= _KEYS.get(command, {})
     if command in _RESULTS:
         module, name = _RESULTS[command]
-        keys |= _fields_of(getattr(import_module(f"icechunk_format.{module}"), name))
+        found = _fields_of(getattr(import_module(f"icechunk_format.{module}"), name))
+        is_listed = command.startswith("catalog ")
+        keys |= {"tables": ("list, in the order of the catalog", found)} if is_listed else found
     return keys
 
 

@@ -27,7 +27,7 @@ from icechunk_format.display.plain_text import safe
 from icechunk_format.zarr.fill_values import json_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from icechunk_format.progress import ProgressOption
 
@@ -57,6 +57,11 @@ class Screen:
     def width(self) -> int | None:
         """Width of the terminal in characters; None if the output is not a terminal."""
         return self._out.width if self._out.is_terminal else None
+
+    def fits(self, lines: Iterable[Text]) -> bool:
+        """Return True if lines are not wrapped by the terminal."""
+        width = self.width
+        return width is None or all(line.cell_len <= width for line in lines)
 
     def line(self, text: Text | str = "") -> None:
         """Print a line of escaped text, unless the output is JSON."""

@@ -50,7 +50,7 @@ def show_tree(
             cells += [shown[name] for name in _HEADER[1:] if name not in hidden]
         table.append(cells)
     lines = columns_of(table)
-    fits = screen.width is None or max(line.cell_len for line in lines) <= screen.width
+    fits = screen.fits(lines)
     if fits and any(len(cells) > 1 for cells in table[1:]):
         screen.line(lines[0])
     for (path, _, below), cells, line in zip(walked, table[1:], lines[1:], strict=True):

@@ -291,16 +291,15 @@ def _modified(info: Mapping[str, Any]) -> datetime:
     """Return the modification time of an object; 1970 if the file system has none."""
     for field in _TIME_FIELDS:
         value = info.get(field)
-        if isinstance(value, datetime):
-            return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)
         if isinstance(value, str):
             try:
-                parsed = datetime.fromisoformat(value)
+                value = datetime.fromisoformat(value)
             except ValueError:
                 continue
-            return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+        if isinstance(value, datetime):
+            return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return datetime.fromtimestamp(0, UTC)
 
 

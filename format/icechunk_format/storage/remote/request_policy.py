@@ -186,31 +186,22 @@ _CODE_HINTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server, the root of a storage on it, and the rules for failures.
-
-    Attributes
-    ----------
-    root_url
-        URL of the root for messages, without credentials.
-    classify
-        Converts an exception of the client to a failure without ``secrets``; ``None`` if the
-        exception is not a failed request.
-    secrets
-        Strings that must not appear in errors.
-    backoff
-        Retries of requests.
-    paces
-        The rate of all requests of this storage; a child of a fork has its own, since another
-        thread may hold the lock of its parent's.
-    """
+    """A server, the root of a storage on it, and the rules for failures."""
 
     root_url: str
+    """URL of the root for messages, without credentials."""
     kind: str
     endpoint: str = ""
     classify: Callable[[Exception, Sequence[str]], Failure | None]
+    """Converts an exception of the client to a failure without ``secrets``; ``None`` if the
+    exception is not a failed request."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Strings that must not appear in errors."""
     backoff: Backoff
+    """Retries of requests."""
     paces: PerProcess[Pace] = field(default_factory=lambda: PerProcess(Pace), repr=False)
+    """The rate of all requests of this storage; a child of a fork has its own, since another thread
+    may hold the lock of its parent's."""
 
     @property
     def is_read_only(self) -> bool:

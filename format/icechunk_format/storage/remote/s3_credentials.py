@@ -27,19 +27,13 @@ _CONNECT_SECONDS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """Settings of an S3 location from its options and the environment, for both clients.
-
-    Attributes
-    ----------
-    endpoint
-        URL of the server, ``None`` for AWS itself.
-    credentials
-        Keys, or their provider; ``None`` to send unsigned requests.
-    """
+    """Settings of an S3 location from its options and the environment, for both clients."""
 
     endpoint: str | None
+    """URL of the server, ``None`` for AWS itself."""
     region: str
     credentials: S3Credentials | None
+    """Keys, or their provider; ``None`` to send unsigned requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

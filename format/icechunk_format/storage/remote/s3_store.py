@@ -184,21 +184,19 @@ class S3Storage(BucketStorage):
     # Listing
 
     def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
-        arguments = {**self._bucket, "Prefix": self._prefix + prefix}
-        while True:
-            page = self._server.call("list", "", lambda: self._client.list_objects_v2(**arguments))
-            for entry in page.get("Contents", []):
-                yield self._info(entry["Key"], entry["Size"], entry)
-            if not page.get("IsTruncated"):
-                return
-            arguments["ContinuationToken"] = page["NextContinuationToken"]
+        for entry in self._listed("Contents", Prefix=self._prefix + prefix):
+            yield self._info(entry["Key"], entry["Size"], entry)
 
     def _folders(self) -> Iterator[str]:
-        arguments = {**self._bucket, "Prefix": self._prefix, "Delimiter": "/"}
+        for entry in self._listed("CommonPrefixes", Prefix=self._prefix, Delimiter="/"):
+            yield entry["Prefix"].removeprefix(self._prefix).rstrip("/")
+
+    def _listed(self, kind: str, **arguments: str) -> Iterator[Any]:
+        """Yield the entries of a kind in all pages of a listing."""
+        arguments |= self._bucket
         while True:
             page = self._server.call("list", "", lambda: self._client.list_objects_v2(**arguments))
-            for entry in page.get("CommonPrefixes", []):
-                yield entry["Prefix"].removeprefix(self._prefix).rstrip("/")
+            yield from page.get(kind, [])
             if not page.get("IsTruncated"):
                 return
             arguments["ContinuationToken"] = page["NextContinuationToken"]

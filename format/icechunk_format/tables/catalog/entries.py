@@ -40,23 +40,16 @@ _PINNED: Final = ("tag", "snapshot", "snapshotid", "asof", "versionasof", "times
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A named table of a catalog.
-
-    Attributes
-    ----------
-    path
-        Path or URL of the repository, or ``path#name`` for a metadata table.
-    options
-        Options of reading, in any spelling.
-    tags
-        Tags that have names of their own, such as ``weather@v1``; ``"all"`` stands for all tags.
-    """
+    """A named table of a catalog."""
 
     name: str
     path: str
+    """Path or URL of the repository, or ``path#name`` for a metadata table."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of reading, in any spelling."""
     comment: str | None = None
     tags: tuple[str, ...] | str = ()
+    """Tags that have names of their own, such as ``weather@v1``; ``"all"`` stands for all tags."""
 
     @property
     def is_pinned(self) -> bool:

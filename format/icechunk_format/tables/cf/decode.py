@@ -61,20 +61,14 @@ _LOG: Final = logging.getLogger("icechunk_format")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableDecoder:
-    """Turns stored values of one variable into a column; small, picklable, stateless.
-
-    Attributes
-    ----------
-    encoding
-        xarray's ``encoding`` of the values, as JSON (``NaN`` is the string ``"NaN"``).
-    attributes
-        The attributes that decoding did not use.
-    """
+    """Turns stored values of one variable into a column; small, picklable, stateless."""
 
     name: str
     arrow_type: pa.DataType
     encoding: dict[str, Any]
+    """xarray's ``encoding`` of the values, as JSON (``NaN`` is the string ``"NaN"``)."""
     attributes: dict[str, Any]
+    """The attributes that decoding did not use."""
     _dtype: np.dtype[Any] = field(repr=False)
     _nan_is_missing: bool = field(repr=False)
     _integer_view: np.dtype[Any] | None = field(default=None, repr=False)

@@ -63,7 +63,8 @@ def changed_values(
     decoder = encoder.decoder
     back = decoder.decode(stored)
     if decoder._time is not None:
-        return _changed_times(values, back, stored, encoder)
+        given, found = comparable(values, encoder), comparable(back, encoder)
+        return changed_times(given, found, stored.dtype)
     if pa.types.is_string(back.type) or pa.types.is_binary(back.type):
         differs = pc.not_equal(values.cast(back.type), back)
         return np.asarray(differs.to_numpy(zero_copy_only=False), np.bool_)
@@ -93,13 +94,6 @@ def changed_values(
     written = found[at].astype("U").astype(np.float64)
     changed[at] = ~(is_exact & (np.abs(written - wanted) <= _NOISE * np.abs(wanted)))
     return changed
-
-
-def _changed_times(
-    values: pa.Array, back: pa.Array, stored: NDArray[Any], encoder: VariableEncoder
-) -> NDArray[np.bool_]:
-    given, found = comparable(values, encoder), comparable(back, encoder)
-    return changed_times(given, found, stored.dtype)
 
 
 def changed_times(

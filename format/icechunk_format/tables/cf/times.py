@@ -98,21 +98,14 @@ _MONTH_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeScale:
-    """Converts a stored number to microseconds: ``number * unit + offset``.
-
-    Attributes
-    ----------
-    unit
-        Microseconds in one unit.
-    offset
-        Microseconds from the epoch of the calendar to the reference time; 0 for durations.
-    calendar
-        Canonical name of the calendar; None for durations and for times that NumPy stored.
-    """
+    """Converts a stored number to microseconds: ``number * unit + offset``."""
 
     unit: Fraction
+    """Microseconds in one unit."""
     offset: int = 0
+    """Microseconds from the epoch of the calendar to the reference time; 0 for durations."""
     calendar: str | None = None
+    """Canonical name of the calendar; None for durations and for times that NumPy stored."""
 
     @property
     def is_timestamp(self) -> bool:

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from icechunk_format.encoding import node_path
 from icechunk_format.encoding.ids import encode_many
 from icechunk_format.encoding.snapshot.file import Snapshot
-from icechunk_format.errors import IcechunkError, InvalidInputError
+from icechunk_format.errors import IcechunkError
 from icechunk_format.groups import Variable
 from icechunk_format.options.metadata_tables import MetadataTable
 from icechunk_format.tables.metadata_tables.manifests import Part, Task
-from icechunk_format.tables.selection.elements import with_elements
-from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, plan_conjunct
+from icechunk_format.tables.selection.pruning import Pruned, condition_on_rows, held, plan_conjunct
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import Residual
 
@@ -98,14 +97,7 @@ class InspectionConditions:
         return found
 
     def _held(self, name: str, values: pa.Array) -> NDArray[np.bool_]:
-        kept = np.ones(len(values), dtype=bool)
-        for condition in self.by_column[name]:
-            try:
-                found = condition.evaluate({name: values}, len(values))
-            except InvalidInputError:
-                continue
-            kept &= found.to_numpy(zero_copy_only=False)
-        return kept
+        return held(self.by_column[name], name, values)[0]
 
 
 def prune_inspection(
@@ -123,9 +115,7 @@ def prune_inspection(
     used = []
     for sql in conjuncts:
         try:
-            string, elements = with_elements(sql, lists)
-            every = types | dict.fromkeys(elements, pa.int64())
-            planned = plan_conjunct(string, every, {*recorded, *elements}, time_zone)
+            planned = plan_conjunct(sql, types, recorded, time_zone, lists)
         except IcechunkError:
             continue
         for name, condition in planned.dimension_conditions.items():

@@ -83,27 +83,19 @@ _TO: Final = ".."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionContext:
-    """Values that all tasks of one read share; small and picklable.
-
-    Parameters
-    ----------
-    snapshot_id
-        The snapshot; the newer one of ``changes``. None for a table about the repository.
-    older_id
-        The older snapshot of ``changes``.
-    group
-        Limits the table to nodes at or below this path; None is all nodes.
-    limit
-        The number of rows of a task that suffice, or None.
-    """
+    """Values that all tasks of one read share; small and picklable."""
 
     location: Location
     table: str
     columns: tuple[str, ...]
     snapshot_id: SnapshotId | None = None
+    """The snapshot; the newer one of ``changes``. None for a table about the repository."""
     older_id: SnapshotId | None = None
+    """The older snapshot of ``changes``."""
     group: str | None = None
+    """Limits the table to nodes at or below this path; None is all nodes."""
     limit: int | None = None
+    """The number of rows of a task that suffice, or None."""
 
     @property
     def arrow_schema(self) -> pa.Schema:

@@ -50,33 +50,23 @@ CHUNKS_TASK_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Arguments of ``plan_scan``.
-
-    Parameters
-    ----------
-    variables
-        In the order of ``table.arrays``.
-    selections
-        Selected positions by dimension; an absent dimension is selected whole.
-    skip_missing
-        Leave out cells whose chunks are all missing.
-    only
-        Boxes to which the scan is limited, or None: see ``Dataset.plan``.
-    usual_rows
-        Target number of rows of a task if ``rows_per_partition`` is None.
-    chunks
-        Selected chunks by the path of an array, as in ``Selection``.
-    """
+    """Arguments of ``plan_scan``."""
 
     table: Table
     variables: tuple[Variable, ...]
+    """In the order of ``table.arrays``."""
     selections: Mapping[str, DimSelection]
+    """Selected positions by dimension; an absent dimension is selected whole."""
     manifest_files: ManifestFiles
     rows_per_partition: int | None = None
     skip_missing: bool = False
+    """Leave out cells whose chunks are all missing."""
     only: Mapping[str, Boxes] | None = None
+    """Boxes to which the scan is limited, or None: see ``Dataset.plan``."""
     usual_rows: int = DEFAULT_ROWS_PER_PARTITION
+    """Target number of rows of a task if ``rows_per_partition`` is None."""
     chunks: Mapping[str, tuple[DimSelection, ...]] | None = None
+    """Selected chunks by the path of an array, as in ``Selection``."""
 
     def leaves_out(self, variable: Variable) -> bool:
         """Return True if no chunk of an array is selected."""

@@ -39,18 +39,12 @@ MAX_TASKS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cuts:
-    """Disjoint boxes that hold every selected cell once.
-
-    Parameters
-    ----------
-    boxes
-        ``int64 (n, ndim, 2)``, in C order of their lower corners.
-    rows
-        ``int64 (n,)``: selected cells of each box, each at least 1.
-    """
+    """Disjoint boxes that hold every selected cell once."""
 
     boxes: Boxes
+    """``int64 (n, ndim, 2)``, in C order of their lower corners."""
     rows: NDArray[np.int64]
+    """``int64 (n,)``: selected cells of each box, each at least 1."""
 
 
 def rows_of_task(

@@ -17,11 +17,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.groups import DimSelection
+from icechunk_format.tables.selection.elements import with_elements
 from icechunk_format.tables.selection.select import Selection
 from icechunk_format.tables.selection.where.condition import (
     Call,
@@ -80,30 +83,20 @@ class Pruning(Residual):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """The rows that conjuncts select.
-
-    Attributes
-    ----------
-    selection
-        The selection before, restricted by the conjuncts.
-    used
-        The conjuncts that restrict it.
-    left
-        The other conjuncts, each with the reason.
-    is_exact
-        True if the selected cells are those of the selection before that satisfy all conjuncts.
-    is_total
-        True if all conjuncts are used, and evaluating them on values raises no error.
-    rows
-        The condition to evaluate on the rows of a layout without cells, or None.
-    """
+    """The rows that conjuncts select."""
 
     selection: Selection
+    """The selection before, restricted by the conjuncts."""
     used: tuple[str, ...] = ()
+    """The conjuncts that restrict it."""
     left: tuple[tuple[str, str], ...] = ()
+    """The other conjuncts, each with the reason."""
     is_exact: bool = True
+    """True if the selected cells are those of the selection before that satisfy all conjuncts."""
     is_total: bool = True
+    """True if all conjuncts are used, and evaluating them on values raises no error."""
     rows: Residual | None = None
+    """The condition to evaluate on the rows of a layout without cells, or None."""
 
 
 def prune(
@@ -183,19 +176,44 @@ def _compiled(
 
 
 def plan_conjunct(
-    sql: str, columns: Mapping[str, pa.DataType], dims: Collection[str], time_zone: str
+    sql: str,
+    columns: Mapping[str, pa.DataType],
+    dims: Collection[str],
+    time_zone: str,
+    lists: Collection[str] = (),
 ) -> PlannedWhere:
-    """Compile a conjunct and split it; raise InvalidInputError if its result may differ."""
+    """Compile a conjunct and split it; raise InvalidInputError if its result may differ.
+
+    Elements of ``lists`` that it names are dimensions, too: see ``elements``.
+    """
     # Imported here because it is slow to import and most reads have no condition.
     from icechunk_format.tables.selection.where.split import plan_where
 
-    planned = plan_where(sql, columns, dims, time_zone)
+    sql, elements = with_elements(sql, lists)
+    columns = {**columns, **dict.fromkeys(elements, pa.int64())}
+    planned = plan_where(sql, columns, {*dims, *elements}, time_zone)
     conditions = [*planned.dimension_conditions.values()]
     if planned.residual is not None:
         conditions.append(planned.residual)
     for condition in conditions:
         _check_exact(condition.expression)
     return planned
+
+
+def held(
+    conditions: Sequence[Residual], name: str, values: pa.Array
+) -> tuple[NDArray[np.bool_], bool]:
+    """Return the values of a column that meet all conditions, and whether all can be evaluated."""
+    kept = np.ones(len(values), dtype=bool)
+    is_sure = True
+    for condition in conditions:
+        try:
+            found = condition.evaluate({name: values}, len(values))
+        except InvalidInputError:
+            is_sure = False
+        else:
+            kept &= found.to_numpy(zero_copy_only=False)
+    return kept, is_sure
 
 
 def condition_on_rows(

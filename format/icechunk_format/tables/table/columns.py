@@ -71,7 +71,7 @@ class ColumnFactory:
         timestamp_type: TimestampType,
         named: bool,
     ) -> None:
-        self._variables = variables
+        self.variables = variables
         self._decode_cf = decode_cf
         self._timestamp_type = timestamp_type
         self._named = named
@@ -89,7 +89,7 @@ class ColumnFactory:
         except UnsupportedError as error:
             if self._named:
                 raise
-            others = [v for v in self._variables.values() if v.name != variable.name and v.dims]
+            others = [v for v in self.variables.values() if v.name != variable.name and v.dims]
             raise _with_advice(error, others) from error
         return Column(
             name=variable.name,
@@ -104,7 +104,7 @@ class ColumnFactory:
 
     def of_dimension(self, dim: str, size: int) -> Column:
         """Make the column of a dimension: its labels, or its 0-based index."""
-        labels = self._variables.get(dim)
+        labels = self.variables.get(dim)
         if labels is None or not labels.is_dimension_coordinate:
             return Column(
                 name=dim,
@@ -239,19 +239,12 @@ def sums_to_integer(arrow_type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableBuilder:
-    """Builds tables of one group.
+    """Builds tables of one group."""
 
-    Parameters
-    ----------
-    data_variables
-        The arrays of a table without named variables.
-    label
-        The group, for messages.
-    """
-
-    variables: Mapping[str, Variable]
     data_variables: Sequence[Variable]
+    """The arrays of a table without named variables."""
     label: str
+    """The group, for messages."""
     factory: ColumnFactory
 
     def build(
@@ -280,7 +273,7 @@ class TableBuilder:
         return self._of_arrays(layout, names, decoded=decoded)
 
     def _named(self, names: Sequence[str]) -> list[Variable]:
-        return named_variables(names, self.variables, self.label)
+        return named_variables(names, self.factory.variables, self.label)
 
     def _of_cells(
         self,
@@ -292,7 +285,7 @@ class TableBuilder:
         candidates = self.data_variables if names is None else self._named(names)
         chosen, variables = choose_dimensions(candidates, named=names is not None, label=self.label)
         columns = self.factory.of_cells(chosen, variables, self._named(coords))
-        others = [v for v in self.variables.values() if v not in self.data_variables]
+        others = [v for v in self.factory.variables.values() if v not in self.data_variables]
         table = Table(
             layout=layout,
             dims=chosen.dims,
@@ -311,7 +304,7 @@ class TableBuilder:
             arrays = self._named(names)
         else:
             every = LAYOUTS[layout].takes_coordinates
-            arrays = list(self.variables.values() if every else self.data_variables)
+            arrays = list(self.factory.variables.values() if every else self.data_variables)
         if layout == "chunks" and decoded:
             self._check_chunk_rows(arrays, named=names is not None)
         sizes: dict[str, set[int]] = {}
@@ -343,7 +336,7 @@ class TableBuilder:
         """Return the columns that a condition may name: dimensions whose labels can be read."""
         columns = []
         for dim, size in sizes.items():
-            labels = self.variables.get(dim)
+            labels = self.factory.variables.get(dim)
             if labels is None or not labels.is_dimension_coordinate or labels.shape == (size,):
                 # Listing references does not need the labels.
                 with suppress(UnsupportedError):

@@ -62,21 +62,14 @@ REFS_FIELDS: Final[Fields] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRules:
-    """Rules by which the driver builds the table of a layout.
-
-    Parameters
-    ----------
-    fields
-        Columns of the layout; empty if they depend on the dimensions and variables of a group.
-    options
-        The options among ``coords``, ``block`` and ``decoded`` that the layout takes.
-    takes_coordinates
-        Whether a table without named variables also holds the coordinate arrays.
-    """
+    """Rules by which the driver builds the table of a layout."""
 
     fields: Fields = ()
+    """Columns of the layout; empty if they depend on the dimensions and variables of a group."""
     options: frozenset[str] = frozenset()
+    """The options among ``coords``, ``block`` and ``decoded`` that the layout takes."""
     takes_coordinates: bool = False
+    """True if a table without named variables also holds the coordinate arrays."""
 
     @property
     def has_values(self) -> bool:
@@ -115,37 +108,26 @@ WHOLE_LABELS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a table.
-
-    Parameters
-    ----------
-    role
-        ``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe
-        chunks rather than values.
-    source
-        The dimension or variable of the column; for ``layout`` the name in the layout. Scans
-        identify columns by source, since users may spell ``name`` in another case.
-    path
-        The array that holds the values; None for a dimension without labels and for ``layout``.
-    dims
-        The dimensions of that array, in array order.
-    decoder
-        Turns stored values into Arrow; None if ``path`` is None.
-    statistic
-        In the layout ``summary``: ``first``, ``last``, ``count``, ``min``, ...
-    metadata
-        JSON values that describe the column, made by ``describe``.
-    """
+    """One column of a table."""
 
     name: str
     arrow_type: pa.DataType
     role: Role
+    """``dimension``, ``variable``, ``coordinate``, or ``layout`` for columns that describe chunks
+    rather than values."""
     source: str = ""
+    """The dimension or variable of the column; for ``layout`` the name in the layout. Scans
+    identify columns by source, since users may spell ``name`` in another case."""
     path: str | None = None
+    """The array that holds the values; None for a dimension without labels and for ``layout``."""
     dims: tuple[str, ...] = ()
+    """The dimensions of that array, in array order."""
     decoder: VariableDecoder | None = None
+    """Turns stored values into Arrow; None if ``path`` is None."""
     statistic: str | None = None
+    """In the layout ``summary``: ``first``, ``last``, ``count``, ``min``, ..."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values that describe the column, made by ``describe``."""
 
     @property
     def arrow_field(self) -> pa.Field:

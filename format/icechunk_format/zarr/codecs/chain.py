@@ -8,7 +8,7 @@ Rules of this file
 1. ``decode`` returns a C-contiguous array in native byte order, of exactly the requested shape,
    which may be read-only. Damaged bytes raise ``FormatError``.
 2. Every step has a limit on its decoded bytes, computed from the shape and the preceding codecs;
-   for elements of variable length it is ``max_variable_nbytes``.
+   for elements of variable length it is ``MAX_VARIABLE_NBYTES``.
 3. Threads can share a chain. A chain is pickled as its JSON.
 
 Spec: Zarr v3 core, "Codecs".
@@ -41,7 +41,7 @@ from icechunk_format.zarr.data_types import DataType, parse_data_type
 from icechunk_format.zarr.fill_values import check_array_size
 from icechunk_format.zarr.named_configuration import INT64_MAX, Member, shortened
 
-DEFAULT_MAX_VARIABLE_NBYTES: Final = 2**30
+MAX_VARIABLE_NBYTES: Final = 2**30
 """Limit on the decompressed bytes of a chunk of variable-length elements."""
 
 _MAX_SHARDING_DEPTH: Final = 4
@@ -62,12 +62,7 @@ class ChunkCodecs:
     Raises FormatError if their order or parameters are invalid, and UnsupportedError, which names
     the package to install, if a codec is not available.
 
-    Parameters
-    ----------
-    codecs_json
-        The ``codecs`` member of a ``zarr.json``.
-    max_variable_nbytes
-        Limit on the decoded bytes of a chunk of variable-length elements.
+    ``codecs_json`` is the ``codecs`` member of a ``zarr.json``.
 
     ``sharding`` is set if ``sharding_indexed`` is the only codec: inner chunks can then be fetched
     as ranges.
@@ -81,7 +76,6 @@ class ChunkCodecs:
         *,
         ndim: int,
         node_path: str = "/",
-        max_variable_nbytes: int = DEFAULT_MAX_VARIABLE_NBYTES,
         _depth: int = 0,
         _field: str = "codecs",
     ) -> None:
@@ -90,7 +84,6 @@ class ChunkCodecs:
         self.fill_value = fill_value
         self.ndim = ndim
         self.node_path = node_path
-        self.max_variable_nbytes = max_variable_nbytes
         self._plans: dict[Shape, _Plan] = {}
         self._depth = _depth
         chain = build_chain(
@@ -195,12 +188,7 @@ class ChunkCodecs:
         return nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(
-            ChunkCodecs,
-            ndim=self.ndim,
-            node_path=self.node_path,
-            max_variable_nbytes=self.max_variable_nbytes,
-        )
+        make = partial(ChunkCodecs, ndim=self.ndim, node_path=self.node_path)
         return make, (self.codecs_json, self.data_type, self.fill_value)
 
     def __repr__(self) -> str:
@@ -224,9 +212,7 @@ class ChunkCodecs:
         limit = self._elements.encoded_bound(stored_shape)
         exact = self._elements.is_fixed_size and limit is not None
         for byte_codec in self._byte_codecs:
-            byte_steps.append(
-                (byte_codec, self.max_variable_nbytes if limit is None else limit, exact)
-            )
+            byte_steps.append((byte_codec, MAX_VARIABLE_NBYTES if limit is None else limit, exact))
             limit = None if limit is None else byte_codec.encoded_bound(limit)
             exact = exact and byte_codec.is_fixed_size
         plan = _Plan(byte_steps[::-1], stored_shape, array_steps[::-1])
@@ -294,7 +280,6 @@ class ChunkCodecs:
             spec.fill_value,
             ndim=ndim,
             node_path=self.node_path,
-            max_variable_nbytes=self.max_variable_nbytes,
             _depth=self._depth + 1,
             _field=f"{spec.where.field}.configuration.codecs",
         )

@@ -9,12 +9,14 @@ Values are sliced from the block's columns; they are copied only if rows are dro
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 BATCH_ROWS = 65_536
 """Rows of a batch; Spark reads batches of this size fastest."""
@@ -24,25 +26,17 @@ _MOST_KEPT_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """The columns of a block, before they are cut into batches.
-
-    Parameters
-    ----------
-    labels
-        Name and values of each requested label column, by axis.
-    keys
-        For each axis, a key; blocks with equal keys have equal labels along it.
-    values
-        Columns of the whole block in C order, by name.
-    keep
-        ``bool`` column of the block, or None to keep all rows.
-    """
+    """The columns of a block, before they are cut into batches."""
 
     shape: tuple[int, ...]
     labels: Mapping[int, tuple[str, pa.Array]]
+    """Name and values of each requested label column, by axis."""
     keys: Sequence[Hashable]
+    """For each axis, a key; blocks with equal keys have equal labels along it."""
     values: Mapping[str, pa.Array]
+    """Columns of the whole block in C order, by name."""
     keep: pa.BooleanArray | None = None
+    """``bool`` column of the block, or None to keep all rows."""
 
 
 class BatchBuilder:
@@ -59,7 +53,7 @@ class BatchBuilder:
             inner *= shape[axis]
             axis -= 1
         if axis < 0:
-            yield from self._cut(block, 0, inner, self._columns(block, axis, inner, 1, ()), inner)
+            yield from self._cut(block, 0, inner, self._columns(block, axis, inner, 1, ()))
             return
         steps = max(1, BATCH_ROWS // inner)
         # Even batches: 17 of 43 steps rather than 16 of 45 and a last one of 1.
@@ -71,19 +65,14 @@ class BatchBuilder:
                 count = min(steps, shape[axis] - step) * inner
                 along = self._along(block, axis, inner)
                 cut = {name: column.slice(step * inner, count) for name, column in along.items()}
-                yield from self._cut(block, offset, count, {**columns, **cut}, count)
+                yield from self._cut(block, offset, count, {**columns, **cut})
                 offset += count
 
     def _cut(
-        self,
-        block: BlockRows,
-        offset: int,
-        count: int,
-        labels: Mapping[str, pa.Array],
-        length: int,
+        self, block: BlockRows, offset: int, count: int, labels: Mapping[str, pa.Array]
     ) -> Iterator[dict[str, pa.Array]]:
         columns = {
-            name: column if len(column) == length else column.slice(0, length)
+            name: column if len(column) == count else column.slice(0, count)
             for name, column in labels.items()
         }
         for name, column in block.values.items():
@@ -105,21 +94,13 @@ class BatchBuilder:
         for number, (name, labels) in block.labels.items():
             if number < axis:
                 key: Hashable = ("before", number, block.keys[number], outer[number], rows)
-                column = self._kept.get(key)
-                if column is None:
-                    index = np.full(rows, outer[number], dtype=np.int32)
-                    column = self._keep(key, labels.take(pa.array(index)))
+                index = partial(np.full, rows, outer[number], dtype=np.int32)
             elif number > axis:
                 key = ("behind", number, block.keys[number], block.shape[axis + 1 :], rows)
-                column = self._kept.get(key)
-                if column is None:
-                    below = int(np.prod(block.shape[number + 1 :], dtype=np.int64))
-                    index = np.repeat(np.arange(block.shape[number], dtype=np.int32), below)
-                    index = np.tile(index, rows // len(index)) if len(index) else index
-                    column = self._keep(key, labels.take(pa.array(index)))
+                index = partial(_numbers_behind, block.shape, number, rows)
             else:
                 continue
-            columns[name] = column
+            columns[name] = self._taken(key, labels, index)
         return columns
 
     def _along(self, block: BlockRows, axis: int, inner: int) -> dict[str, pa.Array]:
@@ -129,18 +110,26 @@ class BatchBuilder:
         if inner == 1:
             return {name: labels}
         key = ("along", axis, block.keys[axis], inner)
+        index = partial(np.repeat, np.arange(block.shape[axis], dtype=np.int32), inner)
+        return {name: self._taken(key, labels, index)}
+
+    def _taken(
+        self, key: Hashable, labels: pa.Array, index: Callable[[], NDArray[np.int32]]
+    ) -> pa.Array:
+        """Return the kept column of a key, or else the labels with these numbers, to be kept."""
         column = self._kept.get(key)
         if column is None:
-            index = np.repeat(np.arange(block.shape[axis], dtype=np.int32), inner)
-            column = self._keep(key, labels.take(pa.array(index)))
-        return {name: column}
-
-    def _keep(self, key: Hashable, column: pa.Array) -> pa.Array:
-        if len(self._kept) >= _MOST_KEPT_COLUMNS:
-            # Drop the oldest entry: dictionaries keep the order of insertion.
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = column
+            if len(self._kept) >= _MOST_KEPT_COLUMNS:
+                # Drop the oldest entry: dictionaries keep the order of insertion.
+                del self._kept[next(iter(self._kept))]
+            column = self._kept[key] = labels.take(pa.array(index()))
         return column
+
+
+def _numbers_behind(shape: Sequence[int], number: int, rows: int) -> NDArray[np.int32]:
+    below = int(np.prod(shape[number + 1 :], dtype=np.int64))
+    index = np.repeat(np.arange(shape[number], dtype=np.int32), below)
+    return np.tile(index, rows // len(index)) if len(index) else index
 
 
 def join_thin(

@@ -7,7 +7,7 @@ for each cell of the block, in C order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from icechunk_format.tables.reading.layouts.blocks import (
     block_shape,
     cut_blocks,
 )
-from icechunk_format.tables.reading.scan import ScanContext, ScanTask
+from icechunk_format.tables.reading.scan import ScanContext, ScanTask, box_of_part
 from icechunk_format.tables.table.table import Column
 
 if TYPE_CHECKING:
@@ -57,20 +57,14 @@ class Slab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """The columns of a slab.
-
-    Parameters
-    ----------
-    values
-        The result of ``convert`` for each array column, by the column's source.
-    stored
-        ``bool`` of the shape of the slab: True for cells in a chunk of at least one variable. None
-        if this holds for all, or if missing chunks are not skipped.
-    """
+    """The columns of a slab."""
 
     slab: Slab
     values: dict[str, Any]
+    """The result of ``convert`` for each array column, by the column's source."""
     stored: NDArray[np.bool_] | None = None
+    """``bool`` of the shape of the slab: True for cells in a chunk of at least one variable. None
+    if this holds for all, or if missing chunks are not skipped."""
 
     @property
     def block(self) -> Block:
@@ -153,30 +147,27 @@ class BlockReads:
     def boxes(self, task: ScanTask) -> Iterator[tuple[DimSelection, ...]]:
         """Yield the selection of each box of the task along each dimension."""
         for part in task.parts:
-            bounds = part[1:]
-            yield tuple(
-                selection.within(bounds[2 * dim], bounds[2 * dim + 1])
-                for dim, selection in enumerate(self.selections)
-            )
+            yield box_of_part(part, self.selections)
 
     def slabs(self, task: ScanTask) -> Iterator[Slab]:
         """Yield the blocks of the task in order; those that are too large, in slabs."""
         budget = self._context.read_ahead_bytes
         for box in self.boxes(task):
             if self._by_box:
-                cut = list(cut_blocks(box, self.axes, self._block_arrays, budget))
-                for number, part in enumerate(cut, start=1):
-                    yield Slab(block=part, whole=box, completes=number == len(cut))
+                yield from self._cut(box, self.axes)
                 continue
             for block in cut_blocks(
                 box, self.axes, self._block_arrays, budget, most_grown=self._most_grown
             ):
                 if self._finer is None or block_bytes(block, self._block_arrays) <= budget:
                     yield Slab(block=block, whole=block)
-                    continue
-                cut = list(cut_blocks(block, self._finer, self._block_arrays, budget))
-                for number, part in enumerate(cut, start=1):
-                    yield Slab(block=part, whole=block, completes=number == len(cut))
+                else:
+                    yield from self._cut(block, self._finer)
+
+    def _cut(self, whole: Block, axes: Sequence[ChunkAxis]) -> Iterator[Slab]:
+        cut = list(cut_blocks(whole, axes, self._block_arrays, self._context.read_ahead_bytes))
+        for number, part in enumerate(cut, start=1):
+            yield Slab(block=part, whole=whole, completes=number == len(cut))
 
     def requested_slabs(self, task: ScanTask) -> Iterator[Slab]:
         """Yield the slabs of a task with the chunks that each array needs, in order."""
@@ -269,7 +260,7 @@ class TaskLabels:
                 values = column.labels(reads.arrays, chosen.size, chosen)
             self._labels[dim] = (column.source, chosen, values)
 
-    def of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
+    def _of_block(self, block: Block) -> dict[int, tuple[str, pa.Array]]:
         """Return the names and labels of dimensions along a block, by dimension number."""
         found = {}
         for dim, (name, chosen, values) in self._labels.items():
@@ -298,11 +289,13 @@ class TaskLabels:
         block: Block,
         values: Mapping[str, pa.Array],
         keep: pa.BooleanArray | None = None,
+        names: Collection[str] | None = None,
     ) -> BlockRows:
-        """Return the rows of a block with these values, to be cut into batches."""
+        """Return the rows of a block with these values, and all or some labels."""
+        labels = self._of_block(block)
         return BlockRows(
             shape=block_shape(block),
-            labels=self.of_block(block),
+            labels={dim: own for dim, own in labels.items() if names is None or own[0] in names},
             keys=[(selection.start, selection.stop) for selection in block],
             values=values,
             keep=keep,

@@ -11,21 +11,13 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from icechunk_format.tables.reading.layouts.batches import BatchBuilder, join_thin
+from icechunk_format.tables.reading.layouts.batches import BatchBuilder
 from icechunk_format.tables.reading.layouts.block_reads import TaskLabels, cell_reads
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 
 
-def run_cells(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def cell_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task of the layout ``cells``; raises the errors of ``run_scan``."""
-    batches = _batches(context, task)
-    if context.residual is None and not context.skip_missing:
-        yield from batches
-    else:
-        yield from join_thin(batches, context.arrow_schema)
-
-
-def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     schema, residual = context.arrow_schema, context.residual
     reads = cell_reads(context)
     labels = TaskLabels(reads, task)

@@ -22,18 +22,14 @@ from icechunk_format.encoding.manifest.chunk_refs import (
 from icechunk_format.errors import FormatError
 from icechunk_format.groups import DimSelection, SnapshotArrays, chunk_selections
 from icechunk_format.tables.cf.arrow_values import scattered
-from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS, join_thin
+from icechunk_format.tables.reading.layouts.batches import BATCH_ROWS
 from icechunk_format.tables.reading.scan import ScanContext, ScanTask
 
 _KIND_NAMES = np.array(["native", "inline", "virtual"], dtype=object)
 
 
-def run_refs(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def ref_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task of the layout ``refs``; raises the errors of ``run_scan``."""
-    yield from join_thin(_batches(context, task), context.arrow_schema)
-
-
-def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     arrays = context.open_arrays()
     schema = context.arrow_schema
     for part in task.parts:
@@ -93,7 +89,10 @@ class RefColumns:
             "kind": lambda: pa.array(_KIND_NAMES[self._kind], pa.string()),
             "chunk_id": self._chunk_id,
             "location": lambda: self._strings(self._refs.locations),
-            "offset": lambda: self._numbers(self._refs.offset, "offset"),
+            # Inline chunks are in the manifest and have no offset.
+            "offset": lambda: pa.array(
+                self._signed(self._refs.offset, "offset"), mask=self._kind == KIND_INLINE
+            ),
             "length": lambda: pa.array(self._signed(self._refs.length, "length")),
             "etag": lambda: self._strings(self._refs.etags),
             "last_modified": self._last_modified,
@@ -109,10 +108,6 @@ class RefColumns:
         where = np.flatnonzero(self._kind == KIND_VIRTUAL)
         values = pa.array(strings(self._rows[where]), pa.string())
         return scattered(values, where, len(self._rows))
-
-    def _numbers(self, column: NDArray[np.uint64], field: str) -> pa.Array:
-        # Inline chunks are in the manifest and have no offset.
-        return pa.array(self._signed(column, field), mask=self._kind == KIND_INLINE)
 
     def _signed(self, column: NDArray[np.uint64], field: str) -> NDArray[np.int64]:
         values = column[self._rows]

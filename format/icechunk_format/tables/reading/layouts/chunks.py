@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.grid.axes import ChunkAxis, RegularAxis
+from icechunk_format.grid.axes import RegularAxis
 from icechunk_format.groups import (
     ArrayReader,
     SnapshotArrays,
@@ -34,19 +34,13 @@ from icechunk_format.groups import (
     product_coords,
     read_ahead,
 )
-from icechunk_format.tables.reading.layouts.batches import join_thin
-from icechunk_format.tables.reading.layouts.blocks import Block, BlockArray, cut_blocks
+from icechunk_format.tables.reading.layouts.blocks import BlockArray, cut_blocks
 from icechunk_format.tables.reading.layouts.chunk_refs import coordinate_lists
-from icechunk_format.tables.reading.scan import ScanContext, ScanTask
+from icechunk_format.tables.reading.scan import ScanContext, ScanTask, box_of_part
 from icechunk_format.tables.table.table import data_type_name
 
 # Bytes of a row without its data; limits blocks of tiny chunks.
 _ROW_BYTES = 256
-
-
-def run_chunks(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task of the layout ``chunks``; raises the errors of ``run_scan``."""
-    yield from join_thin(_batches(context, task), context.arrow_schema, rows=1_024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +55,8 @@ class ChunkBlock:
 _Fetched = tuple[NDArray[np.int64], "list[bytes] | None"]
 
 
-def _batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def chunk_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task of the layout ``chunks``; raises the errors of ``run_scan``."""
     arrays = context.open_arrays()
     table = context.table
     sources = [column.source for column in table.columns]
@@ -117,17 +112,12 @@ def blocks_of_chunks(
         reader = arrays.reader(context.table.arrays[part[0]])
         variable = arrays.variable(reader.path)
         chosen = chunk_selections(variable, context.selections, reader.axes, context.chunks)
-        box = [
-            selection.within(part[1 + 2 * n], part[2 + 2 * n]) for n, selection in enumerate(chosen)
-        ]
+        box = box_of_part(part, chosen)
         axes = tuple(RegularAxis(selection.size, 1) for selection in box)
         shape = BlockArray(dims=tuple(range(len(axes))), axes=axes, item_bytes=_chunk_bytes(reader))
         for block in cut_blocks(box, axes, [shape], context.read_ahead_bytes):
-            yield ChunkBlock(reader=reader, coords=_coords(axes, block))
-
-
-def _coords(axes: tuple[ChunkAxis, ...], block: Block) -> NDArray[np.int64]:
-    return product_coords([pick(axis, s) for axis, s in zip(axes, block, strict=True)])
+            coords = product_coords(list(map(pick, axes, block)))
+            yield ChunkBlock(reader=reader, coords=coords)
 
 
 def _chunk_bytes(reader: ArrayReader) -> int:

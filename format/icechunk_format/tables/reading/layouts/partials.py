@@ -37,18 +37,12 @@ CELLS = "icechunk_cells"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialContext:
-    """Values that all tasks of partial aggregates share; small and picklable.
-
-    Parameters
-    ----------
-    scan
-        The context of the cells. The columns of its table are the dimensions to group by.
-    measures
-        The measures of each row.
-    """
+    """Values that all tasks of partial aggregates share; small and picklable."""
 
     scan: ScanContext
+    """The context of the cells. The columns of its table are the dimensions to group by."""
     measures: tuple[Measure, ...]
+    """The measures of each row."""
 
     @property
     def location(self) -> str:

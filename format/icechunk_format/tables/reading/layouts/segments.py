@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.groups import DimSelection
 from icechunk_format.tables.reading.layouts.arithmetic import Step, computed
-from icechunk_format.tables.reading.layouts.batches import BatchBuilder, BlockRows
+from icechunk_format.tables.reading.layouts.batches import BatchBuilder
 from icechunk_format.tables.reading.layouts.block_reads import (
     BlockColumns,
     BlockReads,
@@ -256,19 +256,14 @@ class Reduction:
             # Without labels, there are no columns to build for each batch.
             found = condition.evaluate(arrow, len(next(iter(arrow.values()))))
         else:
-            labels = self.labels.of_block(block.block)
-            rows = BlockRows(
-                shape=shape,
-                labels={dim: one for dim, one in labels.items() if one[0] in condition.columns},
-                keys=[(selection.start, selection.stop) for selection in block.block],
-                values=arrow,
-            )
+            rows = self.labels.rows(block.block, arrow, names=condition.columns)
             parts = [
                 condition.evaluate(columns, len(next(iter(columns.values()))))
                 for columns in self._builder.batches(rows)
             ]
             found = pa.chunked_array(parts)
-        return _mask(found).reshape(shape)
+        mask: Mask = found.to_numpy(zero_copy_only=False)
+        return mask.reshape(shape)
 
 
 def _numbers(
@@ -284,12 +279,6 @@ def _numbers(
         values = values >> 32 if measure.half == "upper" else values & 0xFFFFFFFF
         values = values.astype(np.int64, copy=False)
     return computed(values, measure.steps), converted.valid
-
-
-def _mask(found: pa.BooleanArray | pa.ChunkedArray) -> Mask:
-    """Return booleans without nulls as a NumPy array."""
-    mask: Mask = found.to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _along(axis: ChunkAxis, selection: DimSelection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

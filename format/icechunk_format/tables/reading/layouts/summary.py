@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.tables.reading.layouts.batches import join_thin
 from icechunk_format.tables.reading.layouts.block_reads import TaskLabels
 from icechunk_format.tables.reading.layouts.segments import Measure, Reduction, Segments
 from icechunk_format.tables.reading.layouts.statistics import Statistic
@@ -40,9 +39,9 @@ _COMPUTED_AS: Final[dict[str, Statistic]] = {
 }
 
 
-def run_summary(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
+def summary_batches(context: ScanContext, task: ScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task of the layout ``summary``; raises the errors of ``run_scan``."""
-    yield from join_thin(_SummaryRun(context, task).batches(), context.arrow_schema)
+    return _SummaryRun(context, task).batches()
 
 
 class _SummaryRun:

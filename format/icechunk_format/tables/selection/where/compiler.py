@@ -259,7 +259,8 @@ class Compiler:
             *arguments, constant(None, pa.null()) if other is None else self.compile(other)
         )
 
-    def _extreme(self, node: exp.Expression) -> Typed:
+    def _of_one_type(self, node: exp.Expression) -> Typed:
+        """Compile COALESCE, GREATEST and LEAST, in the common type of their arguments."""
         values = [self.compile(value) for value in (node.this, *node.expressions)]
         kind = widest(values)
         return call(node.key, kind, *(cast(value, kind) for value in values))
@@ -401,11 +402,6 @@ class Compiler:
             value = cast(value, DOUBLE)
         return call("is_nan", BOOLEAN, value)
 
-    def _coalesce(self, node: exp.Expression) -> Typed:
-        values = [self.compile(value) for value in (node.this, *node.expressions)]
-        kind = widest(values)
-        return call("coalesce", kind, *(cast(value, kind) for value in values))
-
     def _nullif(self, node: exp.Expression) -> Typed:
         value, other = comparable(*self._operands(node))
         return call("nullif", value.type, value, other)
@@ -476,8 +472,8 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     exp.DPipe: (Compiler._concat, "this", "expression", "safe"),
     exp.Case: (Compiler._case, "this", "ifs", "default"),
     exp.If: (Compiler._case, "this", "true", "false"),
-    exp.Greatest: (Compiler._extreme, "this", "expressions", "ignore_nulls"),
-    exp.Least: (Compiler._extreme, "this", "expressions", "ignore_nulls"),
+    exp.Greatest: (Compiler._of_one_type, "this", "expressions", "ignore_nulls"),
+    exp.Least: (Compiler._of_one_type, "this", "expressions", "ignore_nulls"),
     exp.Sign: (Compiler._sign, "this"),
     exp.IntDiv: (Compiler._quotient, "this", "expression"),
     exp.TsOrDsAdd: (Compiler._days_added, "this", "expression", "unit"),
@@ -517,7 +513,7 @@ _HANDLERS: Final[dict[type[exp.Expression], tuple[_Handler, *tuple[str, ...]]]] 
     exp.Round: (Compiler._whole, "this", "decimals"),
     exp.Pow: (Compiler._power, "this", "expression"),
     exp.IsNan: (Compiler._is_nan, "this"),
-    exp.Coalesce: (Compiler._coalesce, "this", "expressions", "is_nvl", "is_null"),
+    exp.Coalesce: (Compiler._of_one_type, "this", "expressions", "is_nvl", "is_null"),
     exp.Nullif: (Compiler._nullif, "this", "expression"),
     exp.Substring: (Compiler._substring, "this", "start", "length"),
     exp.Left: (Compiler._left_or_right, "this", "expression"),

@@ -63,19 +63,13 @@ Expression = ColumnRef | Constant | Call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """A condition on rows.
-
-    Attributes
-    ----------
-    columns
-        Names of the columns in the condition, in order of first use.
-    sql
-        The condition as a string, for errors.
-    """
+    """A condition on rows."""
 
     expression: Expression
     columns: tuple[str, ...]
+    """Names of the columns in the condition, in order of first use."""
     sql: str
+    """The condition as a string, for errors."""
 
     @property
     def needs_zone(self) -> bool:

@@ -49,21 +49,14 @@ _MOST_OFFSETS = 3 * 86_400_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWhere:
-    """The conditions that a ``where`` splits into.
-
-    Attributes
-    ----------
-    never
-        True if no row can satisfy the condition.
-    dimension_conditions
-        For each restricted dimension, the condition on it alone.
-    residual
-        The condition to evaluate on rows, or None.
-    """
+    """The conditions that a ``where`` splits into."""
 
     never: bool
+    """True if no row can satisfy the condition."""
     dimension_conditions: dict[str, Residual]
+    """For each restricted dimension, the condition on it alone."""
     residual: Residual | None
+    """The condition to evaluate on rows, or None."""
 
 
 def plan_where(
