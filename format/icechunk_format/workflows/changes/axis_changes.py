@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.grid.cover import Boxes
+from icechunk_format.grid.cover import Boxes, paint
 from icechunk_format.groups import DimSelection, runs_of
 
 
@@ -103,13 +103,5 @@ def _combined(
     edges = np.unique(np.concatenate([left.reshape(-1), right.reshape(-1)]))
     if len(edges) < 2:
         return np.empty((0, 2), dtype=np.int64)
-    wanted = _covered(left, edges) & (_covered(right, edges) == keep)
-    steps = np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]]))
-    return np.stack([edges[np.flatnonzero(steps == 1)], edges[np.flatnonzero(steps == -1)]], axis=1)
-
-
-def _covered(runs: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.bool_]:
-    change = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(change, np.searchsorted(edges, runs[:, 0]), 1)
-    np.add.at(change, np.searchsorted(edges, runs[:, 1]), -1)
-    return np.cumsum(change)[:-1] > 0
+    in_left, in_right = (paint(runs[:, None], [edges]) > 0 for runs in (left, right))
+    return edges[runs_of(np.flatnonzero(in_left & (in_right == keep)))]
