@@ -27,7 +27,7 @@ from icechunk_format.grid.groups import (
     join,
     windows,
 )
-from icechunk_format.groups import Variable
+from icechunk_format.groups import Variable, chunk_axes
 from icechunk_format.groups.changing import ArrayTarget
 
 # Minimum bytes of a shuffled array, and of a task.
@@ -106,7 +106,7 @@ def plan_array(
     InvalidInputError
         The pieces would be too small to shuffle.
     """
-    axes = variable.codecs.chunk_axes(variable.metadata.grid)
+    axes = chunk_axes(variable)
     origin = tuple(origin or (0,) * len(axes))
     shape = target.metadata.shape
     source = [

@@ -19,7 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
+from icechunk_format.groups.changing import (
+    ArrayTarget,
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+    index_of_box,
+)
 from icechunk_format.storage.batches import sized_batches
 from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, variable_encoder
@@ -108,8 +114,7 @@ def run_copy(destination: Destination, task: CopyTask) -> CopyReceipt:
                 problem = task.target.path, message_of(error)
                 problems.setdefault(source.file.file.url, problem)
                 continue
-            at = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, lower, strict=True))
-            values[at] = part
+            values[index_of_box(lower, low, high)] = part
         if not problems:
             blocks.write(task.target, lower, values)
     return CopyReceipt(task=blocks.receipt(), problems=problems)

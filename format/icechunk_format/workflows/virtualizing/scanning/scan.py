@@ -36,7 +36,7 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.groups.changing import Destination
+from icechunk_format.groups.changing import Destination, index_of_box
 from icechunk_format.repository.chunks import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
@@ -429,13 +429,10 @@ def copy_chunk(
 ) -> None:
     """Decode a chunk, and copy its part within `values`, a box that begins at `lower`."""
     chunk = codecs.decode(data, metadata.grid.full_chunk_shape(index))
-    box: list[slice] = []
-    # Axis by axis: an empty index of an array without axes would return a scalar.
-    for axis, (begin, end) in enumerate(zip(*metadata.grid.box_of(index), strict=True)):
-        low, high = max(begin, lower[axis]), min(end, lower[axis] + values.shape[axis])
-        chunk = chunk[(slice(None),) * axis + (slice(low - begin, high - begin),)]
-        box.append(slice(low - lower[axis], high - lower[axis]))
-    values[tuple(box)] = chunk
+    begin, end = metadata.grid.box_of(index)
+    upper = np.add(lower, values.shape).tolist()
+    box = list(map(max, begin, lower)), list(map(min, end, upper))
+    values[index_of_box(lower, *box)] = chunk[index_of_box(begin, *box)]
 
 
 def digest_of(values: NDArray[Any]) -> bytes:
