@@ -230,6 +230,10 @@ class TaskFiles:
     ) -> list[ChunkRefs]:
         """Store encoded chunks; return their references."""
         stored = list(store_in_batches(self._destination, array.metadata.ndim, chunks))
+        for batch in stored:
+            is_native = batch.kind == KIND_NATIVE
+            self._files += int(is_native.sum())
+            self._nbytes += int(batch.length[is_native].sum())
         self.add(array, stored)
         return stored
 
@@ -237,9 +241,6 @@ class TaskFiles:
         """Add references to the current unit."""
         for batch in refs:
             self._refs.setdefault(array.path, (array.node_id, []))[1].append(batch)
-            is_native = batch.kind == KIND_NATIVE
-            self._files += int(is_native.sum())
-            self._nbytes += int(batch.length[is_native].sum())
 
     def end_unit(self) -> None:
         """Store the references of the unit: one manifest for each array, or several if large."""
