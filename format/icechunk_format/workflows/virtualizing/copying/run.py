@@ -32,12 +32,13 @@ from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, variab
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
-from icechunk_format.workflows.virtualizing.scanning.scan import copy_chunk, message_of, read_stage
-from icechunk_format.workflows.virtualizing.scanning.source_files import (
-    FileOpener,
-    FileStore,
-    SourceFile,
+from icechunk_format.workflows.virtualizing.scanning.scan import (
+    StagedArray,
+    copy_chunk,
+    message_of,
+    read_stage,
 )
+from icechunk_format.workflows.virtualizing.scanning.source_files import FileOpener, FileStore
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -45,20 +46,6 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 _FETCHED_AT_ONCE: Final = 32 * 2**20
 # Tolerance for float errors, as a fraction of a packing step.
 _ROUNDED: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedArray:
-    """An array of a file: its document, and its rows in a staged stream."""
-
-    file: SourceFile
-    json_document: str
-    key: str
-    span: tuple[int, int]
-    first: int
-    count: int
-    dataset: str | None = None
-    """The name of a dataset that is read with h5py, since it has no references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +121,7 @@ class _SourceReader:
         shift = np.subtract(source.moved_from or (0,) * len(source.lower), source.lower)
         low, high = np.add(lower, shift).tolist(), np.add(upper, shift).tolist()
         if source.file is None:
-            return self._of_base(low, high)
+            return self._destination.open_base().reader(self._task.target.path).read_box(low, high)
         document = metadata_of(source.file.json_document, self._task.target.path.lstrip("/"))
         # Added dimensions, which files do not have, are first.
         added = len(low) - document.ndim
@@ -149,10 +136,6 @@ class _SourceReader:
             if not self._task.may_round:
                 _check_exact(decoder, before, encoder.decoder, values)
         return values.reshape([b - a for a, b in zip(low, high, strict=True)])
-
-    def _of_base(self, lower: list[int], upper: list[int]) -> NDArray[Any]:
-        reader = self._destination.open_base().reader(self._task.target.path)
-        return reader.read_box(lower, upper)
 
     def _of_file(
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]

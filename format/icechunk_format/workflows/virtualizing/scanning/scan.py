@@ -81,6 +81,25 @@ class Stage:
     """Byte range of each array's stream in the object."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedArray:
+    """An array of a file: its document, and its rows in a staged stream."""
+
+    file: SourceFile
+    json_document: str
+    key: str
+    """The staged object; empty if nothing is staged."""
+    span: tuple[int, int]
+    """The byte range of the stream in the object."""
+    first: int
+    """The first row."""
+    count: int
+    last: int
+    """Number of references to the last chunks along the first axis."""
+    dataset: str | None
+    """The name of a dataset that is read with h5py, since it has no references."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ScannedFile:
     """The receipt of one file; small, except for values of coordinates."""
@@ -111,17 +130,23 @@ class ScannedFile:
     unreferable: dict[str, Unreferable] = field(default_factory=dict)
     """Datasets that must be copied, by path."""
 
-    def rows_of(self, path: str) -> tuple[int, int]:
-        """Return the first row of an array in its staged stream, and the number of rows."""
-        index = self._index(path)
-        return self.starts[index], self.counts[index]
-
-    def last_of(self, path: str) -> int:
-        """Return the number of references to the last chunks of an array along its first axis."""
-        return self.lasts[self._index(path)]
-
-    def _index(self, path: str) -> int:
-        return [p for p, _ in self.header.arrays].index(path)
+    def staged(self, path: str) -> StagedArray:
+        """Return the staged references of an array."""
+        index = [p for p, _ in self.header.arrays].index(path)
+        time = self.header.times().get(path)
+        unreferable = self.unreferable.get(path)
+        return StagedArray(
+            file=self.file,
+            json_document=self.header.arrays[index][1]
+            if time is None
+            else json.dumps(time.raw, sort_keys=True),
+            key="" if self.stage is None else self.stage.key,
+            span=(0, 0) if self.stage is None else self.stage.streams.get(path, (0, 0)),
+            first=self.starts[index],
+            count=self.counts[index],
+            last=self.lasts[index],
+            dataset=None if unreferable is None else unreferable.dataset,
+        )
 
 
 def read_stage(storage: Storage, key: str, span: tuple[int, int]) -> pa.Table:
