@@ -205,14 +205,7 @@ class _Call:
         """Plan the files, write their references, and commit."""
         archive, base = self._archive, self._base
         before = None if base is None else base.id
-        plan = ArchivePlanner(
-            files=scanned,
-            dims=self._dims,
-            template=archive.template,
-            loadable=archive.loadable,
-            record=self._record,
-            copying=archive.copying,
-        ).plan()
+        plan = self._planner(scanned).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows)
         planner = ArraysPlanner(
@@ -343,7 +336,8 @@ class _Call:
         if self._record is None and len(files) > 1:
             # Wrong options are found by one file, before all others are opened.
             [first] = self._run(partial(run_scan, context), [[(0, files[0], None)]])
-            self._check_first(first)
+            if first[0].problem is None:
+                self._planner(first).check(len(self._urls))
             receipts, numbered = [first], numbered[1:]
         wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_TASK, wanted))
@@ -356,18 +350,15 @@ class _Call:
                 advance(len(receipt))
         return finish_scan(receipts)
 
-    def _check_first(self, first: list[ScannedFile]) -> None:
-        """Raise an error for dimensions that cannot be concatenated, if the first file is read."""
-        if first[0].problem is None:
-            archive = self._archive
-            ArchivePlanner(
-                files=first,
-                dims=self._dims,
-                template=archive.template,
-                loadable=archive.loadable,
-                record=None,
-                copying=archive.copying,
-            ).check(len(self._urls))
+    def _planner(self, scanned: Sequence[ScannedFile]) -> ArchivePlanner:
+        return ArchivePlanner(
+            files=scanned,
+            dims=self._dims,
+            template=self._archive.template,
+            loadable=self._archive.loadable,
+            record=self._record,
+            copying=self._archive.copying,
+        )
 
     def _delete_staged(self) -> None:
         if self._archive.dry_run:

@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from icechunk_format.groups import runs_of
 from icechunk_format.groups.changing import ArrayTarget
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 from icechunk_format.zarr.zarr_json import ArrayMetadata
@@ -110,10 +111,8 @@ def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
 
 def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Return sorted numbers as ranges of at most ``most`` numbers."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number and number - found[-1][0] < most:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
-    return found
+    return [
+        (start, min(start + most, end))
+        for first, end in runs_of(np.array(numbers, np.int64)).tolist()
+        for start in range(first, end, most)
+    ]

@@ -14,7 +14,7 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,7 +107,7 @@ def _of_arrays(
             is_since = [key == "units" and is_time(document) for document in (own, other)]
             advice = "; name it in loadable= to convert times" if any(is_since) else ""
         elif name == "the chunk shape":
-            shown = [_chunks(document.raw) for document in (own, other)]
+            shown = [chunk_shape_of(document.raw) for document in (own, other)]
             advice = (
                 "; a Zarr array has one chunk shape: rewrite the file with the chunks of the "
                 "others, or name the array in loadable= if it is small"
@@ -141,7 +141,7 @@ def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[s
             named = f"dimension {dim!r}" if dim is not None else f"axis {axis}"
             found[f"the length of {named}"] = size
     if not is_stored:
-        chunks = _chunks(raw)
+        chunks = chunk_shape_of(raw)
         found["the chunk shape"] = chunks[1:] if can_split(raw, dims) else chunks
         found["the codecs (compression, byte order)"] = _decoding(raw["codecs"])
         found["the fill value of missing chunks"] = raw.get("fill_value")
@@ -161,7 +161,7 @@ def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
     """Return True if chunks can be split: unencoded, and concatenated along the first axis."""
     names = document.get("dimension_names") or [None]
     is_plain = [codec.get("name") for codec in document["codecs"]] == ["bytes"]
-    chunks = _chunks(document)
+    chunks = chunk_shape_of(document)
     return is_plain and isinstance(chunks, list) and bool(chunks) and names[0] in dims
 
 
@@ -172,7 +172,8 @@ def _decoding(codecs: Any) -> Any:
     return [_decoding(codec) for codec in codecs] if isinstance(codecs, list) else codecs
 
 
-def _chunks(document: dict[str, Any]) -> Any:
+def chunk_shape_of(document: Mapping[str, Any]) -> Any:
+    """Return the chunk shape of a ``zarr.json``, or a grid without one."""
     grid = document["chunk_grid"]
     return grid.get("configuration", {}).get("chunk_shape", grid)
 

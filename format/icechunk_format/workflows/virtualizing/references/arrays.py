@@ -29,7 +29,8 @@ from icechunk_format.workflows.virtualizing.copying.plan import (
     is_aligned,
 )
 from icechunk_format.workflows.virtualizing.copying.run import CopySource
-from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
+from icechunk_format.workflows.virtualizing.planning.chunk_grid import first_chunks
+from icechunk_format.workflows.virtualizing.planning.compare import chunk_shape_of
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
 from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
