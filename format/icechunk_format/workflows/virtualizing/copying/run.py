@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.grid.boxes import inside_box
 from icechunk_format.groups.changing import (
     ArrayTarget,
     Destination,
@@ -27,7 +29,6 @@ from icechunk_format.groups.changing import (
     index_of_box,
 )
 from icechunk_format.storage.batches import sized_batches
-from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, variable_encoder
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
@@ -149,44 +150,33 @@ class _SourceReader:
         if not file.count:
             return values
         rows = self._stream(file.key, file.span).slice(file.first, file.count)
-        coords = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
-        wanted = np.ones(len(rows), dtype=bool)
-        firsts, lasts = document.grid.chunks_of_box(lower, upper)
-        for own, first, last in zip(coords, firsts, lasts, strict=True):
-            wanted &= (own >= first) & (own < last)
-        at = np.flatnonzero(wanted)
-        for row, data in zip(
-            at.tolist(), self._fetched(file, rows.take(pa.array(at))), strict=True
-        ):
-            index = [int(own[row]) for own in coords]
+        columns = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
+        coords = np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
+        chunks = np.array(document.grid.chunks_of_box(lower, upper), np.int64).reshape(2, -1).T
+        wanted = np.flatnonzero(inside_box(coords, chunks))
+        coords, rows = coords[wanted], rows.take(pa.array(wanted))
+        for index, data in zip(coords.tolist(), self._fetched(file, coords, rows), strict=True):
             copy_chunk(values, lower, document, codecs, index, data)
         return values
 
-    def _fetched(self, file: StagedArray, rows: pa.Table) -> Iterator[bytes]:
+    def _fetched(
+        self, file: StagedArray, coords: NDArray[np.int64], rows: pa.Table
+    ) -> Iterator[bytes]:
         """Yield the encoded chunks of references, with bounded memory."""
         columns: dict[str, list[Any]] = rows.to_pydict()
-        offsets, lengths = columns["offset"], columns["length"]
-        location, inline = (columns.get(n) or [None] * len(rows) for n in ("location", "data"))
-        sized = enumerate(lengths)
+        inline, urls = (columns.get(name) or [None] * len(rows) for name in ("data", "location"))
+        refs = virtual_refs(
+            coords,
+            [url or file.file.url for url in urls],
+            columns["offset"],
+            columns["length"],
+            last_modified=[0 if url else file.file.modified or 0 for url in urls],
+        )
+        sized = enumerate(columns["length"])
         for batch in sized_batches(sized, len(rows), _FETCHED_AT_ONCE):
-            found: dict[int, Any] = {row: inline[row] for row in batch}
-            by_url: dict[str | None, list[int]] = {}
-            for row in batch:
-                if inline[row] is None:
-                    by_url.setdefault(location[row], []).append(row)
-            for url, own in by_url.items():
-                storage, key = self._opener.open(url or file.file.url)
-                requests = [
-                    ReadRequest(
-                        key=key,
-                        start=offsets[row],
-                        end=offsets[row] + lengths[row],
-                        if_unmodified_since=file.file.modified if url is None else None,
-                    )
-                    for row in own
-                ]
-                found |= zip(own, storage.get_many(requests), strict=True)
-            yield from found.values()
+            outside = np.array([row for row in batch if inline[row] is None], np.int64)
+            found = iter(self._destination.chunk_source.fetch(refs, outside))
+            yield from (next(found) if inline[row] is None else inline[row] for row in batch)
 
 
 def _as_integers_of(wanted: ArrayMetadata, column: pa.Array, name: str) -> pa.Array:
