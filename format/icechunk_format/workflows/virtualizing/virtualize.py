@@ -38,6 +38,7 @@ from icechunk_format.groups.changing import (
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.state import RaceLost, until_won
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.writing import check_options
@@ -342,7 +343,7 @@ class _Call:
         wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_TASK, wanted))
         listed = [(number, file, known.get(file.url)) for number, file in numbered]
-        tasks = [listed[start : start + size] for start in range(0, len(listed), size)]
+        tasks = list(batches(listed, size))
         with phase(self._progress, "Scanning files", len(files)) as advance:
             advance(sum(map(len, receipts)))
             for receipt in self._run(partial(run_scan, context), tasks):

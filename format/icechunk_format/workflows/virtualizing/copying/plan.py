@@ -20,6 +20,7 @@ import numpy as np
 
 from icechunk_format.groups import runs_of
 from icechunk_format.groups.changing import ArrayTarget
+from icechunk_format.storage.batches import batches
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
@@ -97,10 +98,10 @@ def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[Cop
             target=target,
             decoded_like=parts.decoded_like,
             may_round=parts.may_round,
-            boxes=tuple(boxes[start : start + size]),
-            sources=tuple(parts.sources_of(boxes[start : start + size])),
+            boxes=tuple(own),
+            sources=tuple(parts.sources_of(own)),
         )
-        for start in range(0, len(boxes), size)
+        for own in batches(boxes, size)
     ]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.groups.changing import ArrayTarget, ChunkValues, chunks_before
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.workflows.virtualizing.references.manifests import (
     MovedBox,
     ReferencesTask,
@@ -66,33 +67,24 @@ def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[Referen
     limit = max(1, min(_MOST_REFS_PER_TASK, max(_LEAST_REFS_PER_TASK, total // max(1, wanted))))
     found: list[ReferencesTask] = []
     for array in arrays:
-        segments = sorted(array.segments, key=lambda segment: segment.starts)
-        found += [_task(array, part) for part in _cut(segments, 0, limit)]
+        if array.segments:
+            segments = sorted(array.segments, key=lambda segment: segment.starts)
+            found += [_task(array, part) for part in _cut(segments, 0, limit)]
     return found
 
 
 def _cut(segments: list[Segment], axis: int, limit: int) -> list[list[Segment]]:
     """Cut sorted segments into parts with disjoint boxes."""
-    if not segments:
-        return []
     total = sum(segment.count for segment in segments)
     if total <= limit or axis >= len(segments[0].starts):
         return [segments]
     parts: list[list[Segment]] = []
-    waiting: list[Segment] = []
-    size = 0
-    for _, members in itertools.groupby(segments, key=lambda segment: segment.starts[axis]):
-        group = list(members)
-        count = sum(segment.count for segment in group)
-        if waiting and size + count > limit:
-            parts.append(waiting)
-            waiting, size = [], 0
-        if count > limit:
-            parts += _cut(group, axis + 1, limit)
-            continue
-        waiting += group
-        size += count
-    return [*parts, waiting] if waiting else parts
+    groups = [list(g) for _, g in itertools.groupby(segments, key=lambda own: own.starts[axis])]
+    sized = ((group, sum(segment.count for segment in group)) for group in groups)
+    for batch in sized_batches(sized, len(groups), limit):
+        joined = list(itertools.chain.from_iterable(batch))
+        parts += _cut(joined, axis + 1, limit) if len(batch) == 1 else [joined]
+    return parts
 
 
 def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
