@@ -187,7 +187,8 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
         while waiting:
             group, waiting = waiting[:count], waiting[count:]
             opened: Iterable[tuple[FileStore | None, ScannedFile]]
-            if all(is_near(file.url) for _, file, _ in group):
+            # Threads do not speed up reads of local files.
+            if all(file.url.startswith("file:") for _, file, _ in group):
                 opened = map(partial(_opened, opener, [0]), group)
             else:
                 opened = threads.map(partial(_opened, opener, blocks), group)
@@ -214,11 +215,6 @@ def finish_scan(receipts: Iterable[list[ScannedFile]]) -> list[ScannedFile]:
         for path, own in file.values.items():
             file.values[path] = values.setdefault(file.digests[path], own)
     return files
-
-
-def is_near(url: str) -> bool:
-    """Return True if a file is local, so that threads do not speed up reads."""
-    return url.startswith("file:")
 
 
 def _opened(

@@ -59,8 +59,7 @@ class FileOpener:
     """Opens files by their URLs, as a source opens virtual chunks."""
 
     def __init__(self, source: ChunkSource) -> None:
-        access = source.access
-        self._resolver = VirtualResolver(source.containers, access.authorized, access.options)
+        self._resolver = source.resolver()
 
     def find(self, url: str) -> tuple[Location, str]:
         """Return the location of the storage of a file, and the file's key."""
