@@ -27,22 +27,16 @@ from icechunk_format.groups import DimSelection, runs_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AxisChanges:
-    """The differences along one dimension, as runs ``int64 (k, 2)``.
-
-    Parameters
-    ----------
-    kept, fresh, moved
-        Positions as defined in the head of this module, in the newer snapshot for ``fresh``, in the
-        older one for ``moved``.
-    gone
-        The positions of ``moved`` whose labels the newer snapshot does not select; None if a
-        snapshot selects a label twice, so that labels do not identify rows.
-    """
+    """The differences along one dimension, as runs; the head of this module defines the words."""
 
     kept: NDArray[np.int64]
     fresh: NDArray[np.int64]
+    """Positions in the newer snapshot."""
     moved: NDArray[np.int64]
+    """Positions in the older snapshot."""
     gone: NDArray[np.int64] | None
+    """Those of ``moved``; None if a snapshot selects a label twice, so that labels do not identify
+    rows."""
 
 
 def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:

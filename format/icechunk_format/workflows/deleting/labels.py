@@ -52,21 +52,14 @@ Task = tuple[str, int, Box]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShrunkArray:
-    """The removal of labels from an array.
-
-    Parameters
-    ----------
-    target
-        The array after the deletion.
-    axes
-        The axes of the dimension, usually one.
-    indices
-        The new index of each label.
-    """
+    """The removal of labels from an array."""
 
     target: ArrayTarget
+    """The array after the deletion."""
     axes: tuple[int, ...]
+    """The axes of the dimension, usually one."""
     indices: IndexMap
+    """The new index of each label."""
 
     @property
     def in_place(self) -> bool:

@@ -74,17 +74,13 @@ from icechunk_format.workflows.running import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRequest:
-    """The group of a branch to copy, and the table to copy it to.
-
-    Parameters
-    ----------
-    read
-        The repository and the options of the read; ``selection`` has the options that select cells.
-    """
+    """The group of a branch to copy, and the table to copy it to."""
 
     read: ReadRequest
+    """The repository and the options of the read."""
     target: DeltaTarget
     selection: Selection
+    """The options that select cells."""
     branch: str = "main"
     every_snapshot: bool = False
     """Write one table version for each snapshot since the last run."""

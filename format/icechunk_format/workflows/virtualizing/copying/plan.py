@@ -30,23 +30,16 @@ _TASKS_OF_A_CORE: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class CopiedParts:
-    """The parts of one array to copy.
-
-    Parameters
-    ----------
-    axes
-        The concatenated axes, slowest first.
-    sources
-        All files of the array, copied or referenced, by their starts along `axes`.
-    copied
-        Boxes of the files to copy.
-    """
+    """The parts of one array to copy."""
 
     axes: Sequence[int]
+    """The concatenated axes, slowest first."""
     decoded_like: ArrayMetadata
     may_round: bool
     sources: dict[tuple[int, ...], CopySource] = field(default_factory=dict)
+    """All files of the array, copied or referenced, by their starts along `axes`."""
     copied: list[Box] = field(default_factory=list)
+    """Boxes of the files to copy."""
 
     def boxes(self, metadata: ArrayMetadata) -> list[Box]:
         """Return disjoint boxes of whole chunks that cover all copied elements."""
