@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.repository.changes import MISSING, OF_VALUES, PACKING
 from icechunk_format.tables.cf import GREGORIAN_CALENDARS, canonical_calendar
-from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
+from icechunk_format.workflows.virtualizing.scanning.headers import is_time
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
@@ -63,14 +63,12 @@ def differences(
 
     Chunks and codecs of `stored` arrays are not compared, and their times are converted.
     """
-    arrays, others = dict(header.arrays), dict(model.arrays)
+    arrays, others = header.decoded(), model.decoded()
     missing, added = others.keys() - arrays.keys(), arrays.keys() - others.keys()
     found = [Difference(array=path, what="the array is missing") for path in missing]
     found += [Difference(array=path, what="no other file has this array") for path in added]
-    own_times, times = header.times(), model.times()
     for path in sorted(arrays.keys() & others.keys()):
-        own = own_times.get(path) or metadata_of(arrays[path], path)
-        other = times.get(path) or metadata_of(others[path], path)
+        own, other = arrays[path], others[path]
         if own.raw != other.raw:
             found += _of_arrays(path, own, other, set(dims), path in stored)
     own_groups, groups = dict(header.groups), dict(model.groups)
@@ -84,12 +82,9 @@ def differences(
 
 def kind_of(header: Header, *, dims: Iterable[str], stored: Collection[str]) -> str:
     """Return a key that is equal for headers without fatal differences."""
-    times, concatenated = header.times(), set(dims)
-    arrays = {
-        path: _meaning(times.get(path) or document, concatenated, path in stored)
-        for path, document in header.documents().items()
-    }
-    return json.dumps(arrays, default=str)
+    concatenated, arrays = set(dims), header.decoded()
+    meanings = {path: _meaning(own, concatenated, path in stored) for path, own in arrays.items()}
+    return json.dumps(meanings, default=str)
 
 
 def _of_arrays(
