@@ -28,20 +28,20 @@ def virtualize(
     files: str | Sequence[str],
     path: Path | str,
     *,
-    concat_dim: str | tuple[str, ...] = "time",
+    concat_dim: str | tuple[str, ...] | None = None,
     template: str | None = None,
     options: dict[str, Any] | None = None,
     run: Run = in_process,
     **how: Any,
 ) -> VirtualizeResult[pa.Table]:
-    """Virtualize files in this process."""
-    dims = (concat_dim,) if isinstance(concat_dim, str) else tuple(concat_dim)
+    """Virtualize files in this process, along time unless dimensions are given."""
     names = None if template is None else parse_template(template)
+    dims = (concat_dim,) if isinstance(concat_dim, str) else concat_dim
     archive = Archive(
         location=Location(str(path)),
         names=[files] if isinstance(files, str) else list(files),
         options=WriteOptions(mode="append", layout="refs", **(options or {})),
-        dims=dims if names is None else (),
+        dims=dims if dims is not None else ("time",) if names is None else (),
         template=names,
         access=VirtualAccess(how.pop("authorize", ()), how.pop("virtual_options", {})),
         **how,

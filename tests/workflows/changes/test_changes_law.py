@@ -21,7 +21,7 @@ from icechunk_format.storage.location import Location
 from icechunk_format.tables import open_dataset
 from icechunk_format.tables.reading import run_scan
 from icechunk_format.workflows.changes import run_changes, steps_to
-from icechunk_format.workflows.changes.plan import CHANGE_COLUMNS, ChangeRequest, plan_changes
+from icechunk_format.workflows.changes.plan import CHANGE_COLUMNS, ChangePlanner
 
 KEYS = {"chunks": ("array", "chunk"), "refs": ("array", "chunk")}
 
@@ -69,9 +69,9 @@ def feed_rows(repository, older, newer, layout, options, plan_options, table, **
     """Return the rows of a feed, in order."""
     choices = {**options, **plan_options, "change_columns": True}
     read = ReadRequest(path="", group="/", layout=layout, **choices)
-    request = ChangeRequest(repository=repository, read=read)
+    columns = (*table.columns, *CHANGE_COLUMNS)
     steps = steps_to(repository, repository.snapshot_info(newer), older, **step_options)
-    plan = plan_changes(request, steps, (*table.columns, *CHANGE_COLUMNS))
+    plan = ChangePlanner(repository=repository, read=read, columns=columns).plan(steps)
     return [
         row
         for task in plan.tasks

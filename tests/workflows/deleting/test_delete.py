@@ -160,6 +160,18 @@ def test_labels_of_random_grids(place, seed, monkeypatch):
     assert read(place, snapshot_id=base).tobytes() == before.tobytes()
 
 
+def test_chunks_that_move_are_not_counted_as_written(place, tmp_path):
+    """A moved chunk keeps its object, so only its reference is stored."""
+    values = np.random.default_rng(0).random(4_000)
+    made(place, lambda session: put(session, "x", values, (1_000,), ("t",)))
+    objects = sorted((tmp_path / "repository" / "chunks").iterdir())
+    done = delete(place, isel={"t": slice(0, 1_000)}).commit
+    assert sorted((tmp_path / "repository" / "chunks").iterdir()) == objects
+    assert (done.chunks, done.commit.files_written.get("chunks", 0)) == (3, 0)
+    assert done.commit.bytes_written.get("chunks", 0) == 0
+    assert np.array_equal(read(place, "x"), values[1_000:])
+
+
 def test_chunks_that_keep_their_elements_are_not_written_again(place):
     _, values = weather(place, times=20)
     result = delete(place, where="time BETWEEN 40 AND 50")

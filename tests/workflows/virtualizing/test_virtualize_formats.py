@@ -13,7 +13,7 @@ from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
 from helpers.arrays.real_data import FOLDER
 
-from icechunk_format.errors import UnsupportedError
+from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.repository import Repository
 from icechunk_format.storage.options import VirtualAccess
 from icechunk_format.tables import open_dataset
@@ -74,6 +74,14 @@ def test_a_rewritten_folder_of_zarr_is_referenced_anew(is_region, zarr_format, t
     assert statuses(done) == {"0.zarr": "known", "1.zarr": "refreshed"}
     np.testing.assert_array_equal(by_us(done, tmp_path / "repository", "t2m")[4:], changed["t2m"])
     assert virtualize(f"{tmp_path}/*.zarr", tmp_path / "repository").files_added == 0
+
+
+def test_a_folder_of_an_unknown_format_is_refused_with_the_known_ones(tmp_path):
+    folder = tmp_path / "a.icechunk"
+    folder.mkdir()
+    (folder / "repo").write_bytes(b"ICE")
+    with pytest.raises(InvalidInputError, match=r"a\.icechunk: it is a folder .*\.zarr of Zarr"):
+        virtualize(str(folder), tmp_path / "repository")
 
 
 @pytest.mark.parametrize("suffix", ["json", "parq"])

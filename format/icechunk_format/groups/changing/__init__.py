@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from icechunk_format.groups.changing.reference_rows import references
     from icechunk_format.groups.changing.result import WriteResult
     from icechunk_format.groups.changing.shortened import has_expired
-    from icechunk_format.groups.changing.storing import ChunkValues, TaskFiles
+    from icechunk_format.groups.changing.storing import (
+        ChunkValues,
+        TaskFiles,
+        encoded_chunks,
+        index_of_box,
+    )
     from icechunk_format.groups.changing.targets import (
         ArrayTarget,
         Destination,
@@ -40,8 +45,10 @@ __all__ = [
     "chunks_before",
     "commit_arrays",
     "emptied",
+    "encoded_chunks",
     "find_base",
     "has_expired",
+    "index_of_box",
     "open_destination",
     "outside_of",
     "path_in",
@@ -65,7 +72,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".reference_rows": ["references"],
         ".result": ["WriteResult"],
         ".shortened": ["has_expired"],
-        ".storing": ["ChunkValues", "TaskFiles"],
+        ".storing": ["ChunkValues", "TaskFiles", "encoded_chunks", "index_of_box"],
         ".targets": ["ArrayTarget", "Destination", "TaskReceipt", "path_in"],
     },
 )

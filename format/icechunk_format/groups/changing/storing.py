@@ -103,6 +103,17 @@ def chunks_of(
         yield at, values[index_of_box(start, lower, upper)]
 
 
+def encoded_chunks(
+    metadata: ArrayMetadata, start: Sequence[int], values: NDArray[Any]
+) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Return the coordinates and the bytes of all chunks of a block that begins at `start`."""
+    codecs, coords, payloads = metadata.chunk_codecs(), [], []
+    for at, chunk in chunks_of(metadata, start, values):
+        coords.append(at)
+        payloads.append(codecs.encode(padded(metadata, chunk, at)))
+    return np.array(coords, np.int64).reshape(len(coords), metadata.ndim), payloads
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkValues:
     """Values of an array that the driver stores, from the beginning of a chunk on."""
@@ -123,15 +134,11 @@ class ChunkValues:
 
     def store(self, session: WriteSession) -> None:
         """Store the values, also chunks with only the fill value."""
-        metadata, codecs = self.metadata, self.metadata.chunk_codecs()
+        metadata = self.metadata
         lower = [self.start, *[0] * (metadata.ndim - 1)][: metadata.ndim]
-        coords, payloads = [], []
-        for at, chunk in chunks_of(metadata, lower, self.values):
-            coords.append(at)
-            payloads.append(codecs.encode(padded(metadata, chunk, at)))
-        if coords:
-            rows = np.array(coords, np.int64).reshape(len(coords), metadata.ndim)
-            session.set_chunks(metadata.node_path, rows, payloads)
+        coords, payloads = encoded_chunks(metadata, lower, self.values)
+        if payloads:
+            session.set_chunks(metadata.node_path, coords, payloads)
 
 
 class TaskFiles:
@@ -223,6 +230,10 @@ class TaskFiles:
     ) -> list[ChunkRefs]:
         """Store encoded chunks; return their references."""
         stored = list(store_in_batches(self._destination, array.metadata.ndim, chunks))
+        for batch in stored:
+            is_native = batch.kind == KIND_NATIVE
+            self._files += int(is_native.sum())
+            self._nbytes += int(batch.length[is_native].sum())
         self.add(array, stored)
         return stored
 
@@ -230,9 +241,6 @@ class TaskFiles:
         """Add references to the current unit."""
         for batch in refs:
             self._refs.setdefault(array.path, (array.node_id, []))[1].append(batch)
-            is_native = batch.kind == KIND_NATIVE
-            self._files += int(is_native.sum())
-            self._nbytes += int(batch.length[is_native].sum())
 
     def end_unit(self) -> None:
         """Store the references of the unit: one manifest for each array, or several if large."""

@@ -21,28 +21,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icechunk_format.grid.cover import Boxes
+from icechunk_format.grid.cover import Boxes, paint
 from icechunk_format.groups import DimSelection, runs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AxisChanges:
-    """The differences along one dimension, as runs ``int64 (k, 2)``.
-
-    Parameters
-    ----------
-    kept, fresh, moved
-        Positions as defined in the head of this module, in the newer snapshot for ``fresh``, in the
-        older one for ``moved``.
-    gone
-        The positions of ``moved`` whose labels the newer snapshot does not select; None if a
-        snapshot selects a label twice, so that labels do not identify rows.
-    """
+    """The differences along one dimension, as runs; the head of this module defines the words."""
 
     kept: NDArray[np.int64]
     fresh: NDArray[np.int64]
+    """Positions in the newer snapshot."""
     moved: NDArray[np.int64]
+    """Positions in the older snapshot."""
     gone: NDArray[np.int64] | None
+    """Those of ``moved``; None if a snapshot selects a label twice, so that labels do not identify
+    rows."""
 
 
 def by_position(older: DimSelection, newer: DimSelection) -> AxisChanges:
@@ -103,13 +97,5 @@ def _combined(
     edges = np.unique(np.concatenate([left.reshape(-1), right.reshape(-1)]))
     if len(edges) < 2:
         return np.empty((0, 2), dtype=np.int64)
-    wanted = _covered(left, edges) & (_covered(right, edges) == keep)
-    steps = np.diff(np.concatenate([[0], wanted.astype(np.int8), [0]]))
-    return np.stack([edges[np.flatnonzero(steps == 1)], edges[np.flatnonzero(steps == -1)]], axis=1)
-
-
-def _covered(runs: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.bool_]:
-    change = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(change, np.searchsorted(edges, runs[:, 0]), 1)
-    np.add.at(change, np.searchsorted(edges, runs[:, 1]), -1)
-    return np.cumsum(change)[:-1] > 0
+    in_left, in_right = (paint(runs[:, None], [edges]) > 0 for runs in (left, right))
+    return edges[runs_of(np.flatnonzero(in_left & (in_right == keep)))]

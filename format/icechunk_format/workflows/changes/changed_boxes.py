@@ -108,18 +108,13 @@ def _same_start(left: ChunkAxis, right: ChunkAxis) -> int:
     if left.edges is None and right.edges is None:
         return shorter if left.step == right.step else 0
 
-    def edges(axis: ChunkAxis) -> NDArray[np.int64]:
-        found = axis.start_of(np.arange(axis.count, dtype=np.int64))
-        return found[found < shorter]
-
-    mine, former = edges(left), edges(right)
+    starts = (axis.start_of(np.arange(axis.count, dtype=np.int64)) for axis in (left, right))
+    mine, former = (found[found < shorter] for found in starts)
     count = min(len(mine), len(former))
-    differs = np.flatnonzero(mine[:count] != former[:count])
-    if len(differs):
-        count = int(differs[0])
-    elif len(mine) == len(former):
+    same = int(np.argmax(np.append(mine[:count] != former[:count], True)))
+    if same == len(mine) == len(former):
         return shorter
-    return int(mine[count - 1]) if count else 0
+    return int(mine[same - 1]) if same else 0
 
 
 def _elements(coords: NDArray[np.int64], axes: Sequence[ChunkAxis]) -> Boxes:

@@ -88,41 +88,6 @@ CHANGE_NAMES: Final = frozenset(column.source for column in CHANGE_COLUMNS)
 _KEYS_OF_CHUNKS: Final = ("array", "chunk")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRequest:
-    """The table and the selection to read from each snapshot.
-
-    Parameters
-    ----------
-    read
-        The options, with the group and the variables of the table.
-    time_zone
-        Zone of times in the option ``where``; None is UTC.
-    conditions
-        Conditions on ``CHANGE_COLUMNS``; changes that do not meet all of them are left out.
-    """
-
-    repository: RepositoryReader
-    read: ReadRequest
-    time_zone: str | None = None
-    conditions: tuple[Residual, ...] = ()
-
-    @property
-    def only_stored(self) -> bool:
-        """True if the table has no rows for missing chunks."""
-        read = self.read
-        return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
-
-    def wants(self, change: Change, step: Step) -> bool:
-        """Return True if rows of a change in a step may meet all conditions."""
-        values = (change, str(step.newer.id), step.newer.flushed_at)
-        row = {
-            column.name: pa.scalar(value, column.arrow_type)
-            for column, value in zip(CHANGE_COLUMNS, values, strict=True)
-        }
-        return all(one.evaluate(row, 1)[0].as_py() for one in self.conditions)
-
-
 def change_conditions(conjuncts: Sequence[str], time_zone: str) -> list[tuple[str, Residual]]:
     """Return those of some conditions in SQL that are on `CHANGE_COLUMNS` alone, with the SQL."""
     types = {column.name: column.arrow_type for column in CHANGE_COLUMNS}
@@ -156,29 +121,45 @@ class ChangePlan:
         return sum(task.task.rows for task in self.tasks)
 
 
-def plan_changes(
-    request: ChangeRequest, steps: Sequence[Step], columns: Sequence[Column]
-) -> ChangePlan:
-    """Plan the rows that the steps of a history, oldest first, changed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePlanner:
+    """Plans the rows of a table that the steps of a history changed."""
 
-    Parameters
-    ----------
-    columns
-        The columns of the feed, in order, from the table and ``CHANGE_COLUMNS``.
-    """
-    return ChangePlan(
-        tasks=[task for step in steps for task in _Planner(request, columns).of(step)]
-    )
+    repository: RepositoryReader
+    read: ReadRequest
+    """The options, with the group and the variables of the table."""
+    columns: tuple[Column, ...]
+    """The columns of the feed, in order, from the table and ``CHANGE_COLUMNS``."""
+    time_zone: str | None = None
+    """Zone of times in the option ``where``; None is UTC."""
+    conditions: tuple[Residual, ...] = ()
+    """Conditions on ``CHANGE_COLUMNS``; changes that do not meet all of them are left out."""
 
+    def plan(self, steps: Sequence[Step]) -> ChangePlan:
+        """Plan the steps of a history, oldest first."""
+        return ChangePlan(tasks=[task for step in steps for task in self._of(step)])
 
-class _Planner:
-    def __init__(self, request: ChangeRequest, columns: Sequence[Column]) -> None:
-        self._request = request
-        self._columns = tuple(columns)
-        self._own = [column for column in columns if column.source not in CHANGE_NAMES]
+    @property
+    def _own(self) -> list[Column]:
+        return [column for column in self.columns if column.source not in CHANGE_NAMES]
 
-    def of(self, step: Step) -> Iterator[ChangeTask]:
-        if not (self._request.wants("written", step) or self._request.wants("deleted", step)):
+    @property
+    def _only_stored(self) -> bool:
+        """True if the table has no rows for missing chunks."""
+        read = self.read
+        return read.layout == "refs" or read.missing_chunks == "skip" or not read.decoded
+
+    def _wants(self, change: Change, step: Step) -> bool:
+        """Return True if rows of a change in a step may meet all conditions."""
+        values = (change, str(step.newer.id), step.newer.flushed_at)
+        row = {
+            column.name: pa.scalar(value, column.arrow_type)
+            for column, value in zip(CHANGE_COLUMNS, values, strict=True)
+        }
+        return all(one.evaluate(row, 1)[0].as_py() for one in self.conditions)
+
+    def _of(self, step: Step) -> Iterator[ChangeTask]:
+        if not (self._wants("written", step) or self._wants("deleted", step)):
             return
         newer = self._open(step.newer.id, newest=True)
         assert newer is not None
@@ -187,16 +168,16 @@ class _Planner:
         if older is None:
             yield from self._tasks(step, "written", newer, newer.chosen, None)
             return
-        if self._request.read.layout == "cells":
+        if self.read.layout == "cells":
             yield from self._of_cells(step, older, newer)
         else:
             yield from self._of_chunks(step, older, newer)
 
     def _open(self, snapshot_id: SnapshotId, *, newest: bool) -> SnapshotTable | None:
         """Open the table of a snapshot; None if an older snapshot does not have it."""
-        read = self._request.read
+        read = self.read
         try:
-            dataset = dataset_at(read, self._request.repository, snapshot_id)
+            dataset = dataset_at(read, self.repository, snapshot_id)
         except NotFoundError as error:
             if newest or error.facts.get("kind") not in ("group", "node"):
                 raise
@@ -209,7 +190,7 @@ class _Planner:
             if names == () or not dataset.variables:
                 return None
         table = requested_table(replace(read, variables=names, coords=coords), dataset)
-        chosen = dataset.choose(table, **selecting(read, self._request.time_zone))
+        chosen = dataset.choose(table, **selecting(read, self.time_zone))
         if chosen.residual is not None and chosen.residual.needs_zone:
             raise InvalidInputError(
                 f"the condition {chosen.residual.sql} depends on the session's time zone, which "
@@ -239,7 +220,7 @@ class _Planner:
                     column=column.name,
                     snapshot_id=str(step.newer.id),
                 )
-        if older is None or self._request.read.layout != "cells":
+        if older is None or self.read.layout != "cells":
             return
         if older.table.dims != newer.table.dims:
             raise InvalidInputError(
@@ -258,8 +239,8 @@ class _Planner:
         touched = self._touched(step, (older, newer))
         axes = axis_changes(older, newer, touched)
         same: Collection[str] = ()
-        if not self._request.only_stored:
-            same = same_values(self._request.repository, step.logs, older, newer)
+        if not self._only_stored:
+            same = same_values(self.repository, step.logs, older, newer)
         gone = []
         for dim, axis in zip(newer.table.dims, axes, strict=True):
             if axis.gone is None:
@@ -269,8 +250,8 @@ class _Planner:
                     dim=dim,
                 )
             gone.append(axis.gone)
-        if self._request.read.change_columns:
-            skips = self._request.only_stored
+        if self.read.change_columns:
+            skips = self._only_stored
             runs = [axis.moved for axis in axes] if skips else gone
             boxes = slabs(runs, older.table.sizes)
             yield from self._tasks(step, "deleted", older, older.chosen, {"": boxes})
@@ -314,21 +295,21 @@ class _Planner:
                 written[path] = np.concatenate(found)
             else:
                 written[path] = _all_chunks(axes)
-        if self._request.read.change_columns:
+        if self.read.change_columns:
             yield from self._tasks(step, "deleted", older, older.chosen, gone)
-            if self._request.only_stored:
+            if self._only_stored:
                 yield from self._tasks(step, "deleted", older, older.chosen, shared, check=newer)
         yield from self._tasks(step, "written", newer, newer.chosen, written)
 
     def _axes(self, variable: Variable) -> Sequence[ChunkAxis]:
-        is_refs = self._request.read.layout == "refs"
+        is_refs = self.read.layout == "refs"
         return variable.metadata.grid.axes if is_refs else chunk_axes(variable)
 
     # -- tasks ------------------------------------------------------------------------------
 
     def _touched(self, step: Step, sides: Sequence[SnapshotTable]) -> TouchedNodes:
         nodes = {v.node.id for side in sides for v in side.variables().values()}
-        return touched_nodes(self._request.repository, step.logs, nodes)
+        return touched_nodes(self.repository, step.logs, nodes)
 
     def _tasks(
         self,
@@ -341,7 +322,7 @@ class _Planner:
         check: SnapshotTable | None = None,
     ) -> Iterator[ChangeTask]:
         """Plan the scan of one snapshot; ``check`` drops the rows that this snapshot stores."""
-        if not self._request.wants(change, step):
+        if not self._wants(change, step):
             return
         table = side.table
         keys: tuple[Column, ...] = ()
@@ -359,7 +340,7 @@ class _Planner:
                 )
                 table = replace(table, columns=tuple(positions))
         names = names or [table.columns[0].name]
-        options = planning(self._request.read)
+        options = planning(self.read)
         plan = side.dataset.plan(table, chosen, columns=names, only=only, **options)
         if not plan.tasks:
             return
@@ -370,7 +351,7 @@ class _Planner:
             ).context
         scan = ChangeScan(
             context=plan.context,
-            columns=tuple((c.name, c.source, c.arrow_type) for c in self._columns),
+            columns=tuple((c.name, c.source, c.arrow_type) for c in self.columns),
             change=change,
             snapshot_id=str(step.newer.id),
             committed_at=step.newer.flushed_at,

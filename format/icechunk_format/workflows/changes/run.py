@@ -35,27 +35,19 @@ LookedUp = Callable[[ArrayReader, NDArray[np.int64]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeScan:
-    """The values that all tasks of one scan of a feed share.
-
-    Parameters
-    ----------
-    columns
-        Name, source and type of each column of the feed. Columns that are not in the scan are NULL.
-    committed_at
-        Microseconds since 1970.
-    keys
-        The dimension columns, if the scan yields positions instead of labels.
-    check
-        A snapshot; rows that it also stores are dropped. None drops no rows.
-    """
+    """The values that all tasks of one scan of a feed share."""
 
     context: ScanContext
     columns: tuple[tuple[str, str, pa.DataType], ...]
+    """Name, source and type of each column of the feed; those not in the scan are NULL."""
     change: Change
     snapshot_id: str
     committed_at: int
+    """Microseconds since 1970."""
     keys: tuple[Column, ...] = ()
+    """The dimension columns, if the scan yields positions instead of labels."""
     check: ScanContext | None = None
+    """A snapshot; rows that it also stores are dropped. None drops no rows."""
 
 
 @dataclass(frozen=True, slots=True)

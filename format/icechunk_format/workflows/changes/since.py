@@ -12,7 +12,7 @@ from icechunk_format.options.read import ReadRequest
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables import Table, named_snapshot
 from icechunk_format.tables.reading import Column, Residual
-from icechunk_format.workflows.changes.plan import ChangePlan, ChangeRequest, plan_changes
+from icechunk_format.workflows.changes.plan import ChangePlan, ChangePlanner
 from icechunk_format.workflows.changes.steps import steps_to
 
 
@@ -63,10 +63,13 @@ def plan_changes_since(
     if options.layout == "cells":
         variables, coords = (_sources(table.columns, role) for role in ("variable", "coordinate"))
         read = replace(read, variables=variables, coords=coords)
-    request = ChangeRequest(
-        repository=repository, read=read, time_zone=time_zone, conditions=tuple(conditions)
-    )
-    return plan_changes(request, steps, table.select(names).columns)
+    return ChangePlanner(
+        repository=repository,
+        read=read,
+        columns=table.select(names).columns,
+        time_zone=time_zone,
+        conditions=tuple(conditions),
+    ).plan(steps)
 
 
 def _sources(columns: Sequence[Column], role: str) -> tuple[str, ...]:

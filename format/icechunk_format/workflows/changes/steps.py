@@ -122,19 +122,13 @@ def logs_of(infos: Iterable[SnapshotInfo]) -> tuple[SnapshotId, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TouchedNodes:
-    """The changes of the given arrays in the logs of a step.
-
-    Parameters
-    ----------
-    chunks
-        Chunk coordinates by node id: ``uint32 (n, ndim)``, in any order.
-    smallest
-        The smallest shape after any of the commits, for nodes whose metadata changed. An empty
-        tuple if a snapshot in between no longer exists.
-    """
+    """The changes of the given arrays in the logs of a step."""
 
     chunks: Mapping[NodeId, NDArray[np.uint32]]
+    """Chunk coordinates by node id: ``uint32 (n, ndim)``, in any order."""
     smallest: Mapping[NodeId, tuple[int, ...]]
+    """The smallest shape after any of the commits, for nodes whose metadata changed. An empty tuple
+    if a snapshot in between no longer exists."""
 
     def __contains__(self, node_id: NodeId) -> bool:
         return node_id in self.chunks or node_id in self.smallest

@@ -36,7 +36,7 @@ from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.repository.state import RaceLost, until_won
 from icechunk_format.tables import Dataset, Selecting, Selection, Table, dataset_at, selecting
-from icechunk_format.tables.reading import Residual, ScanContext
+from icechunk_format.tables.reading import ScanContext
 from icechunk_format.tables.writing import (
     CellDeletion,
     CellReceipt,
@@ -95,40 +95,6 @@ class DeleteResult:
     commit: WriteResult | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelsToDelete:
-    """Labels of one dimension, to delete."""
-
-    dim: str
-    labels: DimSelection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegionToDelete:
-    """The cells of a region of a table.
-
-    Parameters
-    ----------
-    variables
-        Names of the arrays whose cells become missing. Each has all restricted dimensions; with a
-        condition on values, exactly the dimensions of the table.
-    selections
-        Selected positions by restricted dimension.
-    residual
-        The condition on values.
-    """
-
-    table: Table
-    variables: tuple[str, ...]
-    selections: Mapping[str, DimSelection]
-    residual: Residual | None
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the selection has no cells."""
-        return any(not chosen.count for chosen in self.selections.values())
-
-
 def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     """Delete labels or cells, in one commit."""
     read = request.read
@@ -138,7 +104,12 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
         if isinstance(opened, WriteResult):
             return DeleteResult(arrays=(), cells={}, commit=opened)
         try:
-            return _delete(request, opened[0], run)
+            destination, repository = opened[0], Repository.open(location_of(read))
+            assert destination.base is not None, "the repository exists"
+            dataset = dataset_at(read, repository, destination.base)
+            return _Deletion(
+                request=request, destination=destination, dataset=dataset, run=run
+            ).result()
         except ConflictError as error:
             if request.options.on_conflict == "fail":
                 raise
@@ -147,63 +118,144 @@ def delete_selected(request: DeleteRequest, run: Run) -> DeleteResult:
     return until_won(attempt, location_of(read), branch=request.options.branch)
 
 
-def _delete(request: DeleteRequest, destination: Destination, run: Run) -> DeleteResult:
-    read, repository = request.read, Repository.open(destination.location)
-    assert destination.base is not None, "the repository exists"
-    dataset = dataset_at(read, repository, destination.base)
-    found = _what_to_delete(dataset, read.variables, selecting(read, request.time_zone))
-    if isinstance(found, LabelsToDelete):
-        return _delete_labels(request, destination, dataset, found, run)
-    return _delete_cells(request, destination, dataset, found, run)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Deletion:
+    """A deletion on the current state of the repository."""
 
+    request: DeleteRequest
+    destination: Destination
+    dataset: Dataset
+    run: Run
 
-def _delete_labels(
-    request: DeleteRequest,
-    destination: Destination,
-    dataset: Dataset,
-    found: LabelsToDelete,
-    run: Run,
-) -> DeleteResult:
-    count = found.labels.count
-    if found.labels.size > _MOST_LABELS:
-        raise InvalidInputError(
-            f"dimension {found.dim!r} of {dataset.label} has {found.labels.size:,} elements; labels"
-            f" are deleted from at most {_MOST_LABELS:,}",
-            dim=found.dim,
-            found=found.labels.size,
-            allowed=_MOST_LABELS,
-        )
-    variables = [v for v in dataset.variables.values() if found.dim in v.dims] if count else []
-    for variable in variables:
-        sizes = {size for dim, size in variable.dimensions if dim == found.dim}
-        if sizes != {found.labels.size}:
+    def result(self) -> DeleteResult:
+        """Resolve the selection, and delete labels or cells."""
+        read, dataset = self.request.read, self.dataset
+        variables, options = read.variables, selecting(read, self.request.time_zone)
+        if not any(options.get(name) for name in ("where", "sel", "isel")):
             raise InvalidInputError(
-                f"arrays of {dataset.label} have different sizes along {found.dim!r}; repair the"
-                " group first",
-                dim=found.dim,
+                "delete needs where, sel or isel; to remove a variable with all its labels, use"
+                " Repository.drop",
+                option="where",
             )
-    named = bool(variables) and _has_distinct_labels(dataset, found.dim)
-    arrays = {v.path: shrunk(v, found.dim, found.labels, has_labels=named) for v in variables}
-    tasks = [task for v in variables for task in label_tasks(arrays[v.path], v.metadata)]
-    result = DeleteResult(
-        arrays=tuple(arrays), dim=found.dim, labels=count, cells={}, tasks=len(tasks)
-    )
-    if request.dry_run:
-        return result
-    if not count:
-        return replace(result, commit=_nothing(request, destination))
-    work = LabelDeletion(destination=destination, arrays=arrays)
-    receipts = run(partial(move_labels, work), tasks)
-    change = ArraysCommit(
-        destination=destination,
-        options=request.options,
-        arrays=[array.target for array in arrays.values()],
-        still={
-            v.path: arrays[v.path].still(v.metadata) for v in variables if arrays[v.path].in_place
-        },
-        message=f"Delete {count:,} label{'' if count == 1 else 's'} of {found.dim}",
-    )
-    return replace(result, commit=commit_arrays(change, receipts))
+        # A rounded label would delete another one.
+        table, chosen = _table_of(dataset, variables, {**options, "exactly": True})
+        restricted = {dim: found for dim, found in chosen.dims.items() if not found.is_whole}
+        if chosen.residual is None and variables is None and len(restricted) < 2:
+            named = list(restricted or chosen.dims)
+            if len(named) == 1:
+                return self._delete_labels(named[0], chosen.dims[named[0]])
+            raise InvalidInputError(
+                f"the selection has every cell of {dataset.label}; to delete labels, restrict"
+                " one dimension; to remove variables, use Repository.drop",
+                dims=tuple(named),
+            )
+        names = variables
+        if names is None:
+            every = dataset.data_variables
+            names = tuple(v.name for v in every if _takes_part(v.dims, table, chosen, restricted))
+        for name in names:
+            variable = dataset.variables[name]
+            dims = variable.dims
+            if variable.is_dimension_coordinate:
+                raise InvalidInputError(
+                    f"{name!r} holds the labels of a dimension, which cannot be missing; leave it"
+                    " out of variables, or leave variables out to delete the labels with their"
+                    " cells",
+                    option="variables",
+                    variable=name,
+                )
+            if not _takes_part(dims, table, chosen, restricted):
+                needed = table.dims if chosen.residual is not None else tuple(restricted)
+                raise InvalidInputError(
+                    f"variable {name!r} has the dimensions ({', '.join(dims)}), and the selection"
+                    f" needs ({', '.join(needed)}); leave it out of variables",
+                    variable=name,
+                    dims=dims,
+                )
+        return self._delete_cells(table, names, replace(chosen, dims=restricted))
+
+    def _delete_labels(self, dim: str, labels: DimSelection) -> DeleteResult:
+        dataset, count = self.dataset, labels.count
+        if labels.size > _MOST_LABELS:
+            raise InvalidInputError(
+                f"dimension {dim!r} of {dataset.label} has {labels.size:,} elements; labels"
+                f" are deleted from at most {_MOST_LABELS:,}",
+                dim=dim,
+                found=labels.size,
+                allowed=_MOST_LABELS,
+            )
+        variables = [v for v in dataset.variables.values() if dim in v.dims] if count else []
+        for variable in variables:
+            if {size for name, size in variable.dimensions if name == dim} != {labels.size}:
+                raise InvalidInputError(
+                    f"arrays of {dataset.label} have different sizes along {dim!r}; repair the"
+                    " group first",
+                    dim=dim,
+                )
+        named = bool(variables) and _has_distinct_labels(dataset, dim)
+        arrays = {v.path: shrunk(v, dim, labels, has_labels=named) for v in variables}
+        tasks = [task for v in variables for task in label_tasks(arrays[v.path], v.metadata)]
+        result = DeleteResult(
+            arrays=tuple(arrays), dim=dim, labels=count, cells={}, tasks=len(tasks)
+        )
+        if self.request.dry_run or not count:
+            return self._unchanged(result)
+        work = LabelDeletion(destination=self.destination, arrays=arrays)
+        receipts = self.run(partial(move_labels, work), tasks)
+        change = ArraysCommit(
+            destination=self.destination,
+            options=self.request.options,
+            arrays=[array.target for array in arrays.values()],
+            still={
+                v.path: arrays[v.path].still(v.metadata)
+                for v in variables
+                if arrays[v.path].in_place
+            },
+            message=f"Delete {count:,} label{'' if count == 1 else 's'} of {dim}",
+        )
+        return replace(result, commit=commit_arrays(change, receipts))
+
+    def _delete_cells(
+        self, table: Table, names: tuple[str, ...], chosen: Selection
+    ) -> DeleteResult:
+        """Make the cells of a region missing, in arrays that have all restricted dimensions.
+
+        With a condition on values, these have exactly the dimensions of the table.
+        """
+        arrays = {}
+        if all(along.count for along in chosen.dims.values()):
+            for name in names:
+                variable = self.dataset.variables[name]
+                arrays[variable.path] = blanked(variable, chosen.dims)
+        tasks = [task for array in arrays.values() for task in cell_tasks(array)]
+        work = CellDeletion(
+            destination=self.destination,
+            arrays=arrays,
+            condition=None if chosen.residual is None else _condition(self.dataset, table, chosen),
+            dry_run=self.request.dry_run,
+        )
+        receipts: list[CellReceipt] = list(self.run(partial(blank_cells, work), tasks))
+        cells = dict.fromkeys(arrays, 0)
+        for receipt in receipts:
+            cells[receipt.path] += receipt.cells
+        result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
+        if self.request.dry_run or not any(cells.values()):
+            return self._unchanged(result)
+        change = ArraysCommit(
+            destination=self.destination,
+            options=self.request.options,
+            arrays=[array.target for array in arrays.values()],
+            message=f"Delete cells of {', '.join(names)}",
+        )
+        return replace(result, commit=commit_arrays(change, [one.task for one in receipts]))
+
+    def _unchanged(self, result: DeleteResult) -> DeleteResult:
+        """Return the result of a dry run, or of a selection without labels or cells."""
+        if self.request.dry_run:
+            return result
+        reason = "the selection is empty"
+        skipped = WriteResult.skipped(self.request.options, self.destination.base, reason)
+        return replace(result, commit=skipped)
 
 
 def _has_distinct_labels(dataset: Dataset, dim: str) -> bool:
@@ -215,46 +267,8 @@ def _has_distinct_labels(dataset: Dataset, dim: str) -> bool:
     return len(np.unique(labels)) == len(labels)
 
 
-def _delete_cells(
-    request: DeleteRequest,
-    destination: Destination,
-    dataset: Dataset,
-    found: RegionToDelete,
-    run: Run,
-) -> DeleteResult:
-    arrays = {}
-    if not found.is_empty:
-        for name in found.variables:
-            variable = dataset.variables[name]
-            arrays[variable.path] = blanked(variable, found.selections)
-    tasks = [task for array in arrays.values() for task in cell_tasks(array)]
-    condition = None
-    if found.residual is not None:
-        condition = _condition(dataset, found)
-    work = CellDeletion(
-        destination=destination, arrays=arrays, condition=condition, dry_run=request.dry_run
-    )
-    receipts: list[CellReceipt] = list(run(partial(blank_cells, work), tasks))
-    cells = dict.fromkeys(arrays, 0)
-    for receipt in receipts:
-        cells[receipt.path] += receipt.cells
-    result = DeleteResult(arrays=tuple(arrays), cells=cells, tasks=len(tasks))
-    if request.dry_run:
-        return result
-    if not any(cells.values()):
-        return replace(result, commit=_nothing(request, destination))
-    change = ArraysCommit(
-        destination=destination,
-        options=request.options,
-        arrays=[array.target for array in arrays.values()],
-        message=f"Delete cells of {', '.join(found.variables)}",
-    )
-    return replace(result, commit=commit_arrays(change, [receipt.task for receipt in receipts]))
-
-
-def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
+def _condition(dataset: Dataset, table: Table, chosen: Selection) -> ScanContext:
     """Return the scan of the dimension columns of the rows that satisfy the condition."""
-    table = found.table
     by_dim = {c.source: c.name for c in table.columns if c.role == "dimension"}
     for dim in table.dims:
         labels = dataset.labels(table, dim)
@@ -267,64 +281,8 @@ def _condition(dataset: Dataset, found: RegionToDelete) -> Any:
     return ScanContext(
         source=dataset.source,
         table=table.select([by_dim[dim] for dim in table.dims]),
-        selections=found.selections,
-        residual=found.residual,
-    )
-
-
-def _nothing(request: DeleteRequest, destination: Destination) -> WriteResult:
-    return WriteResult.skipped(request.options, destination.base, "the selection is empty")
-
-
-def _what_to_delete(
-    dataset: Dataset, variables: tuple[str, ...] | None, selecting: Selecting
-) -> LabelsToDelete | RegionToDelete:
-    """Resolve a selection of a group."""
-    if not any(selecting.get(name) for name in ("where", "sel", "isel")):
-        raise InvalidInputError(
-            "delete needs where, sel or isel; to remove a variable with all its labels, use"
-            " Repository.drop",
-            option="where",
-        )
-    # A rounded label would delete another one.
-    table, chosen = _table_of(dataset, variables, {**selecting, "exactly": True})
-    restricted = {dim: found for dim, found in chosen.dims.items() if not found.is_whole}
-    if chosen.residual is None and variables is None and len(restricted) < 2:
-        if restricted:
-            [(dim, labels)] = restricted.items()
-            return LabelsToDelete(dim=dim, labels=labels)
-        named = list(chosen.dims)
-        if len(named) == 1:
-            return LabelsToDelete(dim=named[0], labels=chosen.dims[named[0]])
-        raise InvalidInputError(
-            f"the selection has every cell of {dataset.label}; to delete labels, restrict"
-            " one dimension; to remove variables, use Repository.drop",
-            dims=tuple(named),
-        )
-    names = variables
-    if names is None:
-        every = dataset.data_variables
-        names = tuple(v.name for v in every if _takes_part(v.dims, table, chosen, restricted))
-    for name in names:
-        variable = dataset.variables[name]
-        dims = variable.dims
-        if variable.is_dimension_coordinate:
-            raise InvalidInputError(
-                f"{name!r} holds the labels of a dimension, which cannot be missing; leave it out"
-                " of variables, or leave variables out to delete the labels with their cells",
-                option="variables",
-                variable=name,
-            )
-        if not _takes_part(dims, table, chosen, restricted):
-            needed = table.dims if chosen.residual is not None else tuple(restricted)
-            raise InvalidInputError(
-                f"variable {name!r} has the dimensions ({', '.join(dims)}), and the selection needs"
-                f" ({', '.join(needed)}); leave it out of variables",
-                variable=name,
-                dims=dims,
-            )
-    return RegionToDelete(
-        table=table, variables=names, selections=restricted, residual=chosen.residual
+        selections=chosen.dims,
+        residual=chosen.residual,
     )
 
 

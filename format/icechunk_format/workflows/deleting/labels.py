@@ -52,21 +52,14 @@ Task = tuple[str, int, Box]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShrunkArray:
-    """The removal of labels from an array.
-
-    Parameters
-    ----------
-    target
-        The array after the deletion.
-    axes
-        The axes of the dimension, usually one.
-    indices
-        The new index of each label.
-    """
+    """The removal of labels from an array."""
 
     target: ArrayTarget
+    """The array after the deletion."""
     axes: tuple[int, ...]
+    """The axes of the dimension, usually one."""
     indices: IndexMap
+    """The new index of each label."""
 
     @property
     def in_place(self) -> bool:
@@ -105,7 +98,7 @@ def shrunk(variable: Variable, dim: str, labels: DimSelection, *, has_labels: bo
     for axis in axes:
         metadata = _without(metadata, axis, indices)
     target = ArrayTarget.of_new(metadata)
-    if has_labels or _is_cut_at_end(indices):
+    if has_labels or indices.still == indices.after:  # only the last labels are removed
         target = ArrayTarget.of_existing(variable, metadata)
     return ShrunkArray(target=target, axes=axes, indices=indices)
 
@@ -115,7 +108,7 @@ def _without(metadata: ArrayMetadata, axis: int, indices: IndexMap) -> ArrayMeta
     shape[axis] = indices.after
     old = metadata.grid.axes[axis]
     is_sharded = metadata.chunk_codecs().sharding is not None
-    if _is_cut_at_end(indices) or isinstance(old, RegularAxis) or is_sharded:
+    if indices.still == indices.after or isinstance(old, RegularAxis) or is_sharded:
         return metadata.with_shape(shape)
     # Irregular chunks shrink by their own labels only, so that all other chunks stay whole.
     edges = np.unique(indices.kept_before(old.edges))
@@ -123,10 +116,6 @@ def _without(metadata: ArrayMetadata, axis: int, indices: IndexMap) -> ArrayMeta
     axes[axis] = RunAxis.of_edges(edges)
     document = {**metadata.raw, "shape": shape, "chunk_grid": ChunkGrid(axes).to_json()}
     return parse_array_metadata(dump_document(document), node_path=metadata.node_path)
-
-
-def _is_cut_at_end(indices: IndexMap) -> bool:
-    return bool((indices.runs[:, 0] == indices.runs[:, 1]).all())
 
 
 def label_tasks(array: ShrunkArray, old: ArrayMetadata) -> list[Task]:

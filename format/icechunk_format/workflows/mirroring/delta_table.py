@@ -197,8 +197,8 @@ class TableState:
     table: DeltaTable
     newest: Mirrored
     """The newest version with a record."""
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
+    files: Mapping[str, int]
+    """The size of each file."""
     changed_by: str | None
     """An operation of another program that changed files after ``newest``, or None."""
 
@@ -260,8 +260,8 @@ def read_state(target: DeltaTarget) -> TableState | None:
             f"{target} is a Delta table that another program wrote: choose another target",
             target=str(target),
         )
-    names, sizes = files_of(target, table)
-    return TableState(table=table, newest=newest, names=names, sizes=sizes, changed_by=changed_by)
+    files = files_of(target, table)
+    return TableState(table=table, newest=newest, files=files, changed_by=changed_by)
 
 
 def _check_empty(target: DeltaTarget) -> None:
@@ -290,11 +290,9 @@ def _check_empty(target: DeltaTarget) -> None:
             )
 
 
-def files_of(target: DeltaTarget, table: DeltaTable) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return names and sizes of the files of an open version."""
+def files_of(target: DeltaTarget, table: DeltaTable) -> dict[str, int]:
+    """Return the size of each file of an open version."""
     with target.errors("reading"):
         actions = pa.table(table.get_add_actions(flatten=True))
-    return (
-        tuple(actions.column("path").to_pylist()),
-        tuple(actions.column("size_bytes").to_pylist()),
-    )
+    names, sizes = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
+    return dict(zip(names, sizes, strict=True))

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,9 +32,8 @@ from icechunk_format.display import shown_by
 from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info.file import SnapshotInfo
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedError
-from icechunk_format.grid.axes import ChunkAxis
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups import cut_axes, leading_variable
+from icechunk_format.groups import Variable, cut_axes, leading_variable
 from icechunk_format.options.location import location_of
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.progress import ProgressOption, counted
@@ -74,17 +74,13 @@ from icechunk_format.workflows.running import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRequest:
-    """The group of a branch to copy, and the table to copy it to.
-
-    Parameters
-    ----------
-    read
-        The repository and the options of the read; ``selection`` has the options that select cells.
-    """
+    """The group of a branch to copy, and the table to copy it to."""
 
     read: ReadRequest
+    """The repository and the options of the read."""
     target: DeltaTarget
     selection: Selection
+    """The options that select cells."""
     branch: str = "main"
     every_snapshot: bool = False
     """Write one table version for each snapshot since the last run."""
@@ -104,6 +100,21 @@ class Source(SnapshotTable):
     """The table of a snapshot, and the scan that copies it."""
 
     plan: ScanPlan
+
+    def arrays(self) -> tuple[Variable, ...]:
+        """Return the arrays of the table."""
+        by_path = self.variables()
+        return tuple(by_path[path] for path in self.table.arrays)
+
+
+class _Reused(NamedTuple):
+    """Files of an earlier version that the next one keeps, and how all others are cut."""
+
+    lead: Variable
+    groups: FileGroups
+    kept: Boxes
+    removed: list[tuple[str, int]]
+    """Names and sizes of the files that are not kept."""
 
 
 @shown_by("records.record")
@@ -302,45 +313,27 @@ def plan_mirror(
 ) -> MirrorPlan:
     """Plan the version for `snapshots`, the last of which has the table `new`."""
     snapshot_id = new.dataset.snapshot.id
-    table, by_path = new.table, new.variables()
-    variables = tuple(by_path[path] for path in table.arrays)
+    table, variables = new.table, new.arrays()
     known = None if state is None else state.newest.record
     schema = delta_schema(new.plan.arrow_schema)
-    lead = next((v for v in variables if known is not None and v.path == known.lead), None)
-    boxes = None if state is None else boxes_in_names(state.names, len(table.dims))
-    changed: Boxes | str = full_copy or ""
-    steps: tuple[int, ...] | None = None
-    if known is not None and full_copy is None:
-        changed, former = _changed(request, repository, known, selection, snapshots, new)
-        if not isinstance(changed, str) and (boxes is None or lead is None):
-            changed = "the table has files that no run wrote"
-        elif not isinstance(changed, str):
-            steps = groups_of_files(
-                former, cut_axes(table.sizes_by_dim, variables, lead), known.steps
-            )
-            changed = "other chunks do not fit the files of the copy" if steps is None else changed
-    if isinstance(changed, str):
-        lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
-    axes = tuple(cut_axes(table.sizes_by_dim, variables, lead))
-    kept = np.empty((0, len(axes), 2), dtype=np.int64)
+    boxes = None if state is None else boxes_in_names(tuple(state.files), len(table.dims))
+    reused: _Reused | str = full_copy or ""
+    if state is not None and full_copy is None:
+        reused = _reused(request, repository, state, boxes, selection, snapshots, new)
     removed: list[tuple[str, int]] | None = None
-    if isinstance(changed, str):
+    if isinstance(reused, str):
+        lead = leading_variable(variables, new.dataset.snapshot.manifest_files)
+        axes = tuple(cut_axes(table.sizes_by_dim, variables, lead))
         row_bytes = sum(value_bytes(column.arrow_type) for column in table.columns)
         steps = chunks_per_file(axes, row_bytes, selection.rows_per_file)
         groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
+        kept = np.empty((0, len(axes), 2), dtype=np.int64)
     else:
-        assert state is not None
-        assert boxes is not None
-        assert steps is not None
-        groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
-        stays = groups.fit(boxes) & ~touched(boxes, changed)
-        kept = boxes[stays]
-        files = zip(state.names, state.sizes, strict=True)
-        removed = list(itertools.compress(files, ~stays))
+        lead, groups, kept, removed = reused
     found = groups.missing(kept)
     if new.plan.context.skip_missing:
         stored = [np.array(part[1:], np.int64) for task in new.plan.tasks for part in task.parts]
-        parts = np.array(stored, dtype=np.int64).reshape(len(stored), len(axes), 2)
+        parts = np.array(stored, dtype=np.int64).reshape(len(stored), len(table.dims), 2)
         found = found[touched(found, parts)]
     return MirrorPlan(
         context=FileContext(
@@ -368,7 +361,7 @@ def plan_mirror(
             columns={column.name: dict(column.metadata) for column in table.columns},
         ),
         removed=removed,
-        full_copy=changed if isinstance(changed, str) else None,
+        full_copy=reused if isinstance(reused, str) else None,
         row_bytes=_row_bytes(state, boxes, groups, table),
     )
 
@@ -379,33 +372,42 @@ def _row_bytes(
     """Return the mean size of a row in the files of a table, or of uncompressed values."""
     rows = 0 if boxes is None else int(groups.rows(boxes).sum())
     if state is not None and rows > 0:
-        return sum(state.sizes) / rows
+        return sum(state.files.values()) / rows
     return sum(value_bytes(column.arrow_type) for column in table.columns)
 
 
-def _changed(
+def _reused(
     request: MirrorRequest,
     repository: RepositoryReader,
-    known: MirrorRecord,
+    state: TableState,
+    boxes: Boxes | None,
     selection: Selection,
     snapshots: Sequence[SnapshotInfo],
     new: Source,
-) -> tuple[Boxes | str, list[ChunkAxis]]:
-    """Return boxes of the cells that changed since a copy, and the edges of its chunks.
-
-    Instead of boxes, a reason why all cells may have changed.
-    """
+) -> _Reused | str:
+    """Return the files of a copy without changed cells, or a reason why all are written again."""
+    known = state.newest.record
     try:
         old = _open(request, repository, SnapshotId.parse(known.snapshot_id), selection)
     except NotFoundError as error:
-        return f"the older snapshot is incomplete: {error.message}", []
+        return f"the older snapshot is incomplete: {error.message}"
     skips = new.plan.context.skip_missing
-    found = cell_changes(repository, logs_of(snapshots), old, new, only_stored=skips)
-    if isinstance(found, str):
-        return found, []
-    by_path = old.variables()
-    variables = [by_path[path] for path in old.table.arrays]
-    return found, cut_axes(old.table.sizes_by_dim, variables, by_path.get(known.lead or ""))
+    changed = cell_changes(repository, logs_of(snapshots), old, new, only_stored=skips)
+    if isinstance(changed, str):
+        return changed
+    lead = next((variable for variable in new.arrays() if variable.path == known.lead), None)
+    if boxes is None or lead is None:
+        return "the table has files that no run wrote"
+    former_lead = old.variables().get(lead.path)
+    former = cut_axes(old.table.sizes_by_dim, old.arrays(), former_lead)
+    axes = tuple(cut_axes(new.table.sizes_by_dim, new.arrays(), lead))
+    steps = groups_of_files(former, axes, known.steps)
+    if steps is None:
+        return "other chunks do not fit the files of the copy"
+    groups = FileGroups(axes=axes, steps=steps, selections=tuple(new.selections()))
+    stays = groups.fit(boxes) & ~touched(boxes, changed)
+    removed = list(itertools.compress(state.files.items(), ~stays))
+    return _Reused(lead, groups, boxes[stays], removed)
 
 
 def _result(
@@ -415,7 +417,7 @@ def _result(
     removed = plan.removed
     if removed is None:
         state = plan.state
-        removed = [] if state is None else list(zip(state.names, state.sizes, strict=True))
+        removed = [] if state is None else list(state.files.items())
     rows = sum(file.rows for file in files)
     return MirrorResult(
         version=version,

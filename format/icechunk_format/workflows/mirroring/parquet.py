@@ -15,7 +15,6 @@ import errno
 import json
 import math
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from icechunk_format.errors import StorageError
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.tables.reading import ScanContext, ScanTask, run_scan
 from icechunk_format.workflows.mirroring.boxes import file_name
 
@@ -106,8 +106,10 @@ def write_file(context: FileContext, task: FileTask) -> FileReceipt:
                 store_schema=False,
                 metadata_collector=collected,
             ) as writer:
-                for group in _row_groups(context, scan_task):
-                    writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+                sized = ((b, b.num_rows) for b in run_scan(context.scan, scan_task) if b.num_rows)
+                for batches in sized_batches(sized, ROW_GROUP_ROWS, ROW_GROUP_ROWS):
+                    rows = pa.Table.from_batches(batches).cast(context.schema)
+                    writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
             size = stream.tell()
     except OSError as error:
         _drop(files, name)
@@ -137,24 +139,6 @@ def _repeated(context: FileContext) -> list[str]:
         for column in context.scan.table.columns
         if column.role == "dimension" or pa.types.is_string(column.arrow_type)
     ]
-
-
-def _row_groups(context: FileContext, task: ScanTask) -> Iterator[pa.Table]:
-    """Yield the rows of a task in tables of about the size of a row group."""
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in run_scan(context.scan, task):
-        if rows and rows + batch.num_rows > ROW_GROUP_ROWS:
-            yield _table(context, waiting)
-            waiting, rows = [], 0
-        waiting.append(batch)
-        rows += batch.num_rows
-    if rows:
-        yield _table(context, waiting)
-
-
-def _table(context: FileContext, batches: list[pa.RecordBatch]) -> pa.Table:
-    return pa.Table.from_batches(batches).cast(context.schema)
 
 
 def statistics(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def find_files(
 
 def _files(target: DeltaTarget, found: Mirrored, *, newest_version: int) -> MirroredFiles:
     table = target.existing(found.version)
-    names, _ = files_of(target, table)
+    names = list(files_of(target, table))
     foreign = [name for name in names if "/" in name or "\\" in name]
     if foreign:
         raise FormatError(

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
-from icechunk_format.grid.axes import RegularAxis
-from icechunk_format.groups import Variable
+from icechunk_format.groups import Variable, chunk_axes
 from icechunk_format.zarr.chunk_grid import ChunkGrid
 from icechunk_format.zarr.codecs.build import sharding_json
 from icechunk_format.zarr.codecs.bytes import BYTE_CODECS
@@ -71,8 +70,7 @@ def is_lossless(codecs: Sequence[Any]) -> bool:
 
 def _inner_shape(variable: Variable) -> tuple[int, ...]:
     """Return the shape of the first (inner) chunk."""
-    axes = variable.codecs.chunk_axes(variable.metadata.grid)
-    return tuple(axis.step if isinstance(axis, RegularAxis) else axis.full_size(0) for axis in axes)
+    return tuple(axis.full_size(0) for axis in chunk_axes(variable))
 
 
 def _auto(shape: Sequence[int], elements: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from icechunk_format.grid.groups import (
     join,
     windows,
 )
-from icechunk_format.groups import Variable
+from icechunk_format.groups import Variable, chunk_axes
 from icechunk_format.groups.changing import ArrayTarget
 
 # Minimum bytes of a shuffled array, and of a task.
@@ -39,22 +39,7 @@ _WAVES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayPlan:
-    """The plan for one array.
-
-    Parameters
-    ----------
-    source, groups
-        Groups of chunks of the source (equal to `groups` if tasks are direct) and of the target.
-    pieces
-        Maximum number of pieces to shuffle.
-    decoded_bytes
-        Decoded bytes of the array; an estimate for strings.
-    buffer_bytes
-        Bytes of the largest group.
-    source_chunks, target_chunks
-        Numbers of (inner) chunks to read, and of chunks to write, including missing chunks. A chunk
-        that several groups read counts for each of them.
-    """
+    """The plan for one array."""
 
     target: ArrayTarget
     source_path: str
@@ -62,14 +47,22 @@ class ArrayPlan:
     """First selected element of the source along each axis; groups are relative to it."""
     kind: Literal["direct", "shuffled"]
     source: Groups
+    """Groups of chunks of the source; equal to `groups` if tasks are direct."""
     groups: Groups
+    """Groups of chunks of the target."""
     middle: Groups | None = None
     """Groups between two shuffles; None for one shuffle."""
     pieces: int
+    """Maximum number of pieces to shuffle."""
     decoded_bytes: int
+    """Decoded bytes of the array; an estimate for strings."""
     buffer_bytes: int
+    """Bytes of the largest group."""
     source_chunks: int
+    """Number of (inner) chunks to read, including missing chunks. A chunk that several groups read
+    counts for each of them."""
     target_chunks: int
+    """Number of chunks to write, including missing chunks."""
 
     @property
     def tasks(self) -> int:
@@ -106,7 +99,7 @@ def plan_array(
     InvalidInputError
         The pieces would be too small to shuffle.
     """
-    axes = variable.codecs.chunk_axes(variable.metadata.grid)
+    axes = chunk_axes(variable)
     origin = tuple(origin or (0,) * len(axes))
     shape = target.metadata.shape
     source = [

@@ -64,15 +64,10 @@ Runner = Callable[[Rechunking], Iterable[TaskReceipt]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RechunkRequest:
-    """Arguments of a rechunking, as in ``icechunk_spark.rechunk``.
-
-    Parameters
-    ----------
-    read
-        The group, its snapshot, and the variables to rechunk.
-    """
+    """Arguments of a rechunking, as in ``icechunk_spark.rechunk``."""
 
     read: ReadRequest
+    """The group, its snapshot, and the variables to rechunk."""
     target: Location
     options: WriteOptions
     chunks: Sizes

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from icechunk_format.grid.groups import Box, Groups
 from icechunk_format.groups import SnapshotSource
-from icechunk_format.groups.changing import Destination, TaskFiles, TaskReceipt
+from icechunk_format.groups.changing import Destination, TaskFiles, TaskReceipt, index_of_box
 from icechunk_format.workflows.rechunking.plan import ArrayPlan
 from icechunk_format.zarr.codecs.compressors import Blosc
 from icechunk_format.zarr.fill_values import is_all_fill
@@ -90,16 +90,9 @@ def _cut(plan: ArrayPlan, box: Box, values: NDArray[Any], groups: Groups) -> Ite
     fill = plan.target.metadata.fill_value
     for group, shared in groups.meeting(box):
         for part in _bounded(shared, values.itemsize):
-            piece = np.ascontiguousarray(values[_within(part, box[0])])
+            piece = np.ascontiguousarray(values[index_of_box(box[0], *part)])
             if not is_all_fill(piece, fill):
                 yield Piece(group, np.array(part, np.int64).tobytes(), _compressed(piece))
-
-
-def _within(box: Sequence[Sequence[int]], origin: Sequence[int]) -> tuple[slice, ...]:
-    """Return the index of a box in values that begin at `origin`."""
-    return tuple(
-        slice(low - start, high - start) for low, high, start in zip(*box, origin, strict=True)
-    )
 
 
 def write_groups(work: Rechunking, path: str, pieces: Iterable[Piece]) -> TaskReceipt:
@@ -122,7 +115,7 @@ def _joined(
             box = np.frombuffer(piece.box, np.int64).reshape(2, -1)
             shape = tuple((box[1] - box[0]).tolist())
             part = _decompressed(piece.values, values.dtype, shape)
-            values[_within(box.tolist(), lower)] = part
+            values[index_of_box(lower, *box.tolist())] = part
         yield (lower, upper), values
 
 

@@ -38,6 +38,7 @@ from icechunk_format.groups.changing import (
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.progress import ProgressOption, counted, phase
 from icechunk_format.repository.state import RaceLost, until_won
+from icechunk_format.storage.batches import batches
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.options import NO_ACCESS, VirtualAccess
 from icechunk_format.tables.writing import check_options
@@ -205,14 +206,7 @@ class _Call:
         """Plan the files, write their references, and commit."""
         archive, base = self._archive, self._base
         before = None if base is None else base.id
-        plan = ArchivePlanner(
-            files=scanned,
-            dims=self._dims,
-            template=archive.template,
-            loadable=archive.loadable,
-            record=self._record,
-            copying=archive.copying,
-        ).plan()
+        plan = self._planner(scanned).plan()
         if plan.is_refused and archive.on_mismatch == "fail":
             raise refusal(plan.rows)
         planner = ArraysPlanner(
@@ -343,12 +337,13 @@ class _Call:
         if self._record is None and len(files) > 1:
             # Wrong options are found by one file, before all others are opened.
             [first] = self._run(partial(run_scan, context), [[(0, files[0], None)]])
-            self._check_first(first)
+            if first[0].problem is None:
+                self._planner(first).check(len(self._urls))
             receipts, numbered = [first], numbered[1:]
         wanted = -(-len(files) // (_SCANS_PER_CORE * self._cores))
         size = max(1, min(_MOST_FILES_PER_TASK, wanted))
         listed = [(number, file, known.get(file.url)) for number, file in numbered]
-        tasks = [listed[start : start + size] for start in range(0, len(listed), size)]
+        tasks = list(batches(listed, size))
         with phase(self._progress, "Scanning files", len(files)) as advance:
             advance(sum(map(len, receipts)))
             for receipt in self._run(partial(run_scan, context), tasks):
@@ -356,18 +351,15 @@ class _Call:
                 advance(len(receipt))
         return finish_scan(receipts)
 
-    def _check_first(self, first: list[ScannedFile]) -> None:
-        """Raise an error for dimensions that cannot be concatenated, if the first file is read."""
-        if first[0].problem is None:
-            archive = self._archive
-            ArchivePlanner(
-                files=first,
-                dims=self._dims,
-                template=archive.template,
-                loadable=archive.loadable,
-                record=None,
-                copying=archive.copying,
-            ).check(len(self._urls))
+    def _planner(self, scanned: Sequence[ScannedFile]) -> ArchivePlanner:
+        return ArchivePlanner(
+            files=scanned,
+            dims=self._dims,
+            template=self._archive.template,
+            loadable=self._archive.loadable,
+            record=self._record,
+            copying=self._archive.copying,
+        )
 
     def _delete_staged(self) -> None:
         if self._archive.dry_run:

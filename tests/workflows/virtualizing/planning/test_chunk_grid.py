@@ -57,6 +57,26 @@ def test_a_later_month_is_appended_to_split_chunks(tmp_path):
     np.testing.assert_array_equal(by_reference(tmp_path / "repository")["v"], expected)
 
 
+@pytest.mark.parametrize("lengths", [(31, 28, 31), (30, 30, 30)])
+@pytest.mark.parametrize("patterns", [["*"], ["month[01].nc", "*"]])
+def test_plain_months_of_members_become_one_array(lengths, patterns, tmp_path):
+    """The dimension that the call adds is in front of the one along which chunks are split."""
+    expected = []
+    for member in range(2):
+        folder = tmp_path / f"member{member}"
+        folder.mkdir()
+        expected.append(write(folder, lengths) + member * 1_000)
+        for path in folder.iterdir():
+            with netCDF4.Dataset(path, "a") as file:
+                file["v"][:] = file["v"][:] + member * 1_000
+            path.rename(folder / f"month{path.name}")
+    for pattern in patterns:
+        files, template = f"{tmp_path}/member*/{pattern}", "member{member:d}/month{time:d}.nc"
+        done = virtualize(files, tmp_path / "repository", template=template)
+        assert sum(row["references"] for row in done.report.to_pylist()) == done.references
+    np.testing.assert_array_equal(by_reference(tmp_path / "repository")["v"], expected)
+
+
 def test_a_chunk_without_values_is_cut_with_the_others(tmp_path):
     expected = write(tmp_path, (31, 28, 31)).astype("f4")
     with netCDF4.Dataset(tmp_path / "1.nc", "w") as file:

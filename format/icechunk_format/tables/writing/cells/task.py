@@ -29,8 +29,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.changing import TaskFiles, TaskReceipt
-from icechunk_format.groups.changing.storing import chunks_in, index_of_box
+from icechunk_format.groups.changing import TaskFiles, TaskReceipt, index_of_box
+from icechunk_format.groups.changing.storing import chunks_in
 from icechunk_format.tables.cf.column_types import missing_value_advice
 from icechunk_format.tables.writing.cell_numbers import CELL
 from icechunk_format.tables.writing.part import WritePart, WriteTarget

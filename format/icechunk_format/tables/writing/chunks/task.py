@@ -20,9 +20,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
-from icechunk_format.groups.changing import ArrayTarget, TaskFiles, TaskReceipt, references
+from icechunk_format.groups.changing import (
+    ArrayTarget,
+    TaskFiles,
+    TaskReceipt,
+    index_of_box,
+    references,
+)
 from icechunk_format.groups.changing.reference_rows import array_names, check_coords, chunk_coords
-from icechunk_format.groups.changing.storing import index_of_box, padded
+from icechunk_format.groups.changing.storing import padded
 from icechunk_format.storage.measures import timed
 from icechunk_format.tables.table.table import data_type_name
 from icechunk_format.tables.writing.part import BLOCK, UNIT, WritePart

@@ -18,7 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from icechunk_format.groups import runs_of
 from icechunk_format.groups.changing import ArrayTarget
+from icechunk_format.storage.batches import batches
 from icechunk_format.workflows.virtualizing.copying.run import Box, CopySource, CopyTask
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
@@ -28,23 +30,16 @@ _TASKS_OF_A_CORE: Final = 8
 
 @dataclass(slots=True, kw_only=True)
 class CopiedParts:
-    """The parts of one array to copy.
-
-    Parameters
-    ----------
-    axes
-        The concatenated axes, slowest first.
-    sources
-        All files of the array, copied or referenced, by their starts along `axes`.
-    copied
-        Boxes of the files to copy.
-    """
+    """The parts of one array to copy."""
 
     axes: Sequence[int]
+    """The concatenated axes, slowest first."""
     decoded_like: ArrayMetadata
     may_round: bool
     sources: dict[tuple[int, ...], CopySource] = field(default_factory=dict)
+    """All files of the array, copied or referenced, by their starts along `axes`."""
     copied: list[Box] = field(default_factory=list)
+    """Boxes of the files to copy."""
 
     def boxes(self, metadata: ArrayMetadata) -> list[Box]:
         """Return disjoint boxes of whole chunks that cover all copied elements."""
@@ -96,10 +91,10 @@ def plan_copies(parts: CopiedParts, target: ArrayTarget, cores: int) -> list[Cop
             target=target,
             decoded_like=parts.decoded_like,
             may_round=parts.may_round,
-            boxes=tuple(boxes[start : start + size]),
-            sources=tuple(parts.sources_of(boxes[start : start + size])),
+            boxes=tuple(own),
+            sources=tuple(parts.sources_of(own)),
         )
-        for start in range(0, len(boxes), size)
+        for own in batches(boxes, size)
     ]
 
 
@@ -110,10 +105,8 @@ def is_aligned(start: int, length: int, chunk: int, *, is_last: bool) -> bool:
 
 def _runs(numbers: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Return sorted numbers as ranges of at most ``most`` numbers."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] == number and number - found[-1][0] < most:
-            found[-1] = (found[-1][0], number + 1)
-        else:
-            found.append((number, number + 1))
-    return found
+    return [
+        (start, min(start + most, end))
+        for first, end in runs_of(np.array(numbers, np.int64)).tolist()
+        for start in range(first, end, most)
+    ]

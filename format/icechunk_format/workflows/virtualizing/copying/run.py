@@ -18,20 +18,28 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icechunk_format.encoding.manifest.chunk_refs import virtual_refs
 from icechunk_format.errors import InvalidInputError
-from icechunk_format.groups.changing import ArrayTarget, Destination, TaskFiles, TaskReceipt
+from icechunk_format.grid.boxes import inside_box
+from icechunk_format.groups.changing import (
+    ArrayTarget,
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+    index_of_box,
+)
 from icechunk_format.storage.batches import sized_batches
-from icechunk_format.storage.protocol import ReadRequest
 from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, variable_encoder
 from icechunk_format.workflows.virtualizing.planning.copies import packing_of
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
 from icechunk_format.workflows.virtualizing.scanning.headers import metadata_of
-from icechunk_format.workflows.virtualizing.scanning.scan import copy_chunk, message_of, read_stage
-from icechunk_format.workflows.virtualizing.scanning.source_files import (
-    FileOpener,
-    FileStore,
-    SourceFile,
+from icechunk_format.workflows.virtualizing.scanning.scan import (
+    StagedArray,
+    copy_chunk,
+    message_of,
+    read_stage,
 )
+from icechunk_format.workflows.virtualizing.scanning.source_files import FileOpener, FileStore
 from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -39,20 +47,6 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 _FETCHED_AT_ONCE: Final = 32 * 2**20
 # Tolerance for float errors, as a fraction of a packing step.
 _ROUNDED: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedArray:
-    """An array of a file: its document, and its rows in a staged stream."""
-
-    file: SourceFile
-    json_document: str
-    key: str
-    span: tuple[int, int]
-    first: int
-    count: int
-    dataset: str | None = None
-    """The name of a dataset that is read with h5py, since it has no references."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +102,7 @@ def run_copy(destination: Destination, task: CopyTask) -> CopyReceipt:
                 problem = task.target.path, message_of(error)
                 problems.setdefault(source.file.file.url, problem)
                 continue
-            at = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, lower, strict=True))
-            values[at] = part
+            values[index_of_box(lower, low, high)] = part
         if not problems:
             blocks.write(task.target, lower, values)
     return CopyReceipt(task=blocks.receipt(), problems=problems)
@@ -129,7 +122,7 @@ class _SourceReader:
         shift = np.subtract(source.moved_from or (0,) * len(source.lower), source.lower)
         low, high = np.add(lower, shift).tolist(), np.add(upper, shift).tolist()
         if source.file is None:
-            return self._of_base(low, high)
+            return self._destination.open_base().reader(self._task.target.path).read_box(low, high)
         document = metadata_of(source.file.json_document, self._task.target.path.lstrip("/"))
         # Added dimensions, which files do not have, are first.
         added = len(low) - document.ndim
@@ -145,10 +138,6 @@ class _SourceReader:
                 _check_exact(decoder, before, encoder.decoder, values)
         return values.reshape([b - a for a, b in zip(low, high, strict=True)])
 
-    def _of_base(self, lower: list[int], upper: list[int]) -> NDArray[Any]:
-        reader = self._destination.open_base().reader(self._task.target.path)
-        return reader.read_box(lower, upper)
-
     def _of_file(
         self, file: StagedArray, document: ArrayMetadata, lower: list[int], upper: list[int]
     ) -> NDArray[Any]:
@@ -161,44 +150,33 @@ class _SourceReader:
         if not file.count:
             return values
         rows = self._stream(file.key, file.span).slice(file.first, file.count)
-        coords = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
-        wanted = np.ones(len(rows), dtype=bool)
-        firsts, lasts = document.grid.chunks_of_box(lower, upper)
-        for own, first, last in zip(coords, firsts, lasts, strict=True):
-            wanted &= (own >= first) & (own < last)
-        at = np.flatnonzero(wanted)
-        for row, data in zip(
-            at.tolist(), self._fetched(file, rows.take(pa.array(at))), strict=True
-        ):
-            index = [int(own[row]) for own in coords]
+        columns = [rows.column(f"c{axis}").to_numpy() for axis in range(document.ndim)]
+        coords = np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
+        chunks = np.array(document.grid.chunks_of_box(lower, upper), np.int64).reshape(2, -1).T
+        wanted = np.flatnonzero(inside_box(coords, chunks))
+        coords, rows = coords[wanted], rows.take(pa.array(wanted))
+        for index, data in zip(coords.tolist(), self._fetched(file, coords, rows), strict=True):
             copy_chunk(values, lower, document, codecs, index, data)
         return values
 
-    def _fetched(self, file: StagedArray, rows: pa.Table) -> Iterator[bytes]:
+    def _fetched(
+        self, file: StagedArray, coords: NDArray[np.int64], rows: pa.Table
+    ) -> Iterator[bytes]:
         """Yield the encoded chunks of references, with bounded memory."""
         columns: dict[str, list[Any]] = rows.to_pydict()
-        offsets, lengths = columns["offset"], columns["length"]
-        location, inline = (columns.get(n) or [None] * len(rows) for n in ("location", "data"))
-        sized = enumerate(lengths)
+        inline, urls = (columns.get(name) or [None] * len(rows) for name in ("data", "location"))
+        refs = virtual_refs(
+            coords,
+            [url or file.file.url for url in urls],
+            columns["offset"],
+            columns["length"],
+            last_modified=[0 if url else file.file.modified or 0 for url in urls],
+        )
+        sized = enumerate(columns["length"])
         for batch in sized_batches(sized, len(rows), _FETCHED_AT_ONCE):
-            found: dict[int, Any] = {row: inline[row] for row in batch}
-            by_url: dict[str | None, list[int]] = {}
-            for row in batch:
-                if inline[row] is None:
-                    by_url.setdefault(location[row], []).append(row)
-            for url, own in by_url.items():
-                storage, key = self._opener.open(url or file.file.url)
-                requests = [
-                    ReadRequest(
-                        key=key,
-                        start=offsets[row],
-                        end=offsets[row] + lengths[row],
-                        if_unmodified_since=file.file.modified if url is None else None,
-                    )
-                    for row in own
-                ]
-                found |= zip(own, storage.get_many(requests), strict=True)
-            yield from found.values()
+            outside = np.array([row for row in batch if inline[row] is None], np.int64)
+            found = iter(self._destination.chunk_source.fetch(refs, outside))
+            yield from (next(found) if inline[row] is None else inline[row] for row in batch)
 
 
 def _as_integers_of(wanted: ArrayMetadata, column: pa.Array, name: str) -> pa.Array:

@@ -7,13 +7,12 @@ chunks can be split along their first axis, since a part of such a chunk is a by
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from icechunk_format.workflows.virtualizing.planning.compare import can_split
+from icechunk_format.workflows.virtualizing.planning.compare import can_split, chunk_shape_of
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import FileSpan
@@ -102,14 +101,8 @@ def refuse_misaligned(layout: Layout, files: Sequence[FileSpan], splits: Mapping
                         )
 
 
-def chunk_shape_of(document: Mapping[str, Any]) -> list[int]:
-    """Return the chunk shape of a ``zarr.json``."""
-    chunks: list[int] = document["chunk_grid"]["configuration"]["chunk_shape"]
-    return chunks
-
-
 @lru_cache(maxsize=4096)
 def first_chunks(header: Header) -> dict[str, int]:
     """Return the length of chunks along the first axis by array."""
-    shapes = {path: chunk_shape_of(json.loads(string)) for path, string in header.arrays}
+    shapes = {path: chunk_shape_of(own.raw) for path, own in header.documents().items()}
     return {path: shape[0] for path, shape in shapes.items() if shape}

@@ -14,13 +14,13 @@ Rules of this file
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.repository.changes import MISSING, OF_VALUES, PACKING
 from icechunk_format.tables.cf import GREGORIAN_CALENDARS, canonical_calendar
-from icechunk_format.workflows.virtualizing.scanning.headers import is_time, metadata_of
+from icechunk_format.workflows.virtualizing.scanning.headers import is_time
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.scanning.headers import Header
@@ -63,14 +63,12 @@ def differences(
 
     Chunks and codecs of `stored` arrays are not compared, and their times are converted.
     """
-    arrays, others = dict(header.arrays), dict(model.arrays)
+    arrays, others = header.decoded(), model.decoded()
     missing, added = others.keys() - arrays.keys(), arrays.keys() - others.keys()
     found = [Difference(array=path, what="the array is missing") for path in missing]
     found += [Difference(array=path, what="no other file has this array") for path in added]
-    own_times, times = header.times(), model.times()
     for path in sorted(arrays.keys() & others.keys()):
-        own = own_times.get(path) or metadata_of(arrays[path], path)
-        other = times.get(path) or metadata_of(others[path], path)
+        own, other = arrays[path], others[path]
         if own.raw != other.raw:
             found += _of_arrays(path, own, other, set(dims), path in stored)
     own_groups, groups = dict(header.groups), dict(model.groups)
@@ -84,12 +82,9 @@ def differences(
 
 def kind_of(header: Header, *, dims: Iterable[str], stored: Collection[str]) -> str:
     """Return a key that is equal for headers without fatal differences."""
-    times, concatenated = header.times(), set(dims)
-    arrays = {
-        path: _meaning(times.get(path) or document, concatenated, path in stored)
-        for path, document in header.documents().items()
-    }
-    return json.dumps(arrays, default=str)
+    concatenated, arrays = set(dims), header.decoded()
+    meanings = {path: _meaning(own, concatenated, path in stored) for path, own in arrays.items()}
+    return json.dumps(meanings, default=str)
 
 
 def _of_arrays(
@@ -107,7 +102,7 @@ def _of_arrays(
             is_since = [key == "units" and is_time(document) for document in (own, other)]
             advice = "; name it in loadable= to convert times" if any(is_since) else ""
         elif name == "the chunk shape":
-            shown = [_chunks(document.raw) for document in (own, other)]
+            shown = [chunk_shape_of(document.raw) for document in (own, other)]
             advice = (
                 "; a Zarr array has one chunk shape: rewrite the file with the chunks of the "
                 "others, or name the array in loadable= if it is small"
@@ -141,7 +136,7 @@ def _meaning(document: ArrayMetadata, dims: set[str], is_stored: bool) -> dict[s
             named = f"dimension {dim!r}" if dim is not None else f"axis {axis}"
             found[f"the length of {named}"] = size
     if not is_stored:
-        chunks = _chunks(raw)
+        chunks = chunk_shape_of(raw)
         found["the chunk shape"] = chunks[1:] if can_split(raw, dims) else chunks
         found["the codecs (compression, byte order)"] = _decoding(raw["codecs"])
         found["the fill value of missing chunks"] = raw.get("fill_value")
@@ -161,7 +156,7 @@ def can_split(document: dict[str, Any], dims: Collection[str]) -> bool:
     """Return True if chunks can be split: unencoded, and concatenated along the first axis."""
     names = document.get("dimension_names") or [None]
     is_plain = [codec.get("name") for codec in document["codecs"]] == ["bytes"]
-    chunks = _chunks(document)
+    chunks = chunk_shape_of(document)
     return is_plain and isinstance(chunks, list) and bool(chunks) and names[0] in dims
 
 
@@ -172,7 +167,8 @@ def _decoding(codecs: Any) -> Any:
     return [_decoding(codec) for codec in codecs] if isinstance(codecs, list) else codecs
 
 
-def _chunks(document: dict[str, Any]) -> Any:
+def chunk_shape_of(document: Mapping[str, Any]) -> Any:
+    """Return the chunk shape of a ``zarr.json``, or a grid without one."""
     grid = document["chunk_grid"]
     return grid.get("configuration", {}).get("chunk_shape", grid)
 

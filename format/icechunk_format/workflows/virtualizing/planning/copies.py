@@ -20,7 +20,7 @@ from icechunk_format.names import check_names
 from icechunk_format.repository.changes import MISSING, PACKING
 from icechunk_format.tables.cf import attribute_decoder, missing_value
 from icechunk_format.tables.writing import CF_KEYS, codecs_of, described_attributes, named_type
-from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of
+from icechunk_format.workflows.virtualizing.planning.compare import chunk_shape_of
 from icechunk_format.zarr.codecs.build import default_codecs
 from icechunk_format.zarr.fill_values import default_fill_value, encode_fill_value
 from icechunk_format.zarr.zarr_json import ArrayMetadata, dump_document, parse_array_metadata

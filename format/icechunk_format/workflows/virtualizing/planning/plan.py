@@ -220,14 +220,13 @@ class ArchivePlanner:
 
     def _other_times(self, model: Header) -> set[str]:
         """Return scalar times to convert, since their units or types differ."""
-        found = set()
-        for header in self._headers():
-            times = header.times()
-            for path, document in model.times().items():
-                own = times.get(path)
-                if own is not None and own.ndim == document.ndim == 0 and self.dims:
-                    found |= set() if is_coded_alike(own, document) else {path}
-        return found
+        return {
+            path
+            for header in self._headers()
+            for path, own in header.times().items()
+            if (document := model.times().get(path)) is not None and self.dims
+            if own.ndim == document.ndim == 0 and not is_coded_alike(own, document)
+        }
 
     def _spread(self, model: Header, new_dims: tuple[str, ...]) -> list[str]:
         """Return scalars that differ from file to file."""

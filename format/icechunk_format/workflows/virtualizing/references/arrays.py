@@ -28,11 +28,12 @@ from icechunk_format.workflows.virtualizing.copying.plan import (
     CopiedParts,
     is_aligned,
 )
-from icechunk_format.workflows.virtualizing.copying.run import CopySource, StagedArray
-from icechunk_format.workflows.virtualizing.planning.chunk_grid import chunk_shape_of, first_chunks
+from icechunk_format.workflows.virtualizing.copying.run import CopySource
+from icechunk_format.workflows.virtualizing.planning.chunk_grid import first_chunks
+from icechunk_format.workflows.virtualizing.planning.compare import chunk_shape_of
 from icechunk_format.workflows.virtualizing.planning.times import converted_times
 from icechunk_format.workflows.virtualizing.references.manifests import MovedBox
-from icechunk_format.workflows.virtualizing.references.tasks import MANY, PlannedArray, Segment
+from icechunk_format.workflows.virtualizing.references.tasks import PlannedArray, Segment
 from icechunk_format.workflows.virtualizing.report import REFRESHED
 from icechunk_format.zarr.codecs.build import default_codecs
 from icechunk_format.zarr.data_types import parse_data_type
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.planning.arrange import Along
     from icechunk_format.workflows.virtualizing.planning.copies import Copying
     from icechunk_format.workflows.virtualizing.planning.members import ArchivePlan, Member
+    from icechunk_format.workflows.virtualizing.scanning.scan import StagedArray
 
 # Chunk length of stored coordinates: with the chunks of files, each file would add a chunk.
 _STORED_CHUNK: Final = 8_192
@@ -289,31 +291,34 @@ class ArraysPlanner:
                 is_apart &= is_aligned(start, length, chunk[axis], is_last=start == end)
                 is_apart &= member is not None or before[axis] % chunk[axis] == 0
             box = tuple(lower), tuple(upper)
+            staged = None if member is None else member.scanned.staged(path)
             parts.sources[starts] = CopySource(
                 lower=box[0],
                 upper=box[1],
-                file=None if member is None else _staged(member, path),
+                file=staged,
                 moved_from=tuple(before) if member is None else (),
             )
-            shift = [low // size for low, size in zip(lower, chunk, strict=True)]
-            if member is not None and is_apart and path not in member.copied:
-                self._add_member(planned, path, member, starts, tuple(shift))
+            shift = np.floor_divide(lower, chunk)
+            if member is not None and staged and is_apart and path not in member.copied:
+                if staged.count:
+                    segment = self._segment(path, member, staged, starts, tuple(shift.tolist()))
+                    member.row.references += segment.count
+                    planned.segments.append(segment)
                 if member.row.status == REFRESHED and not is_rebuilt:
                     planned.clear(box)
             elif member is not None:
                 member.copy(path, "it shares chunks with other files")
                 parts.copied.append(box)
             elif is_rebuilt and is_apart:
-                old = [start // size for start, size in zip(before, chunk, strict=True)]
-                moved = tuple(a - b for a, b in zip(shift, old, strict=True))
-                first, last = metadata.grid.chunks_of_box(*box)
+                moved = shift - np.floor_divide(before, chunk)
+                first, last = np.subtract(metadata.grid.chunks_of_box(*box), moved)
                 moved_box = MovedBox(
                     path=metadata.node_path,
-                    lower=tuple(n - by for n, by in zip(first, moved, strict=True)),
-                    upper=tuple(n - by for n, by in zip(last, moved, strict=True)),
-                    shift=moved,
+                    lower=tuple(first.tolist()),
+                    upper=tuple(last.tolist()),
+                    shift=tuple(moved.tolist()),
                 )
-                volume = int(np.prod(np.subtract(moved_box.upper, moved_box.lower)))
+                volume = int(np.prod(last - first))
                 planned.segments.append(Segment(starts=starts, count=volume, box=moved_box))
             elif is_rebuilt:
                 parts.copied.append(box)
@@ -322,45 +327,27 @@ class ArraysPlanner:
             for box in () if is_rebuilt else parts.boxes(metadata):
                 planned.clear(box)
 
-    def _add_member(
+    def _segment(
         self,
-        planned: PlannedArray,
         path: str,
         member: Member,
+        staged: StagedArray,
         starts: tuple[int, ...],
         shift: tuple[int, ...],
-    ) -> None:
-        first, count = member.scanned.rows_of(path)
-        parts, along, length = 1, MANY, self.plan.layout.splits.get(path)
-        number = count
-        if length is not None:
+    ) -> Segment:
+        """Return the references of a file, split if the array's chunks are."""
+        segment = Segment(starts=starts, count=staged.count, staged=staged, shift=shift)
+        if (length := self.plan.layout.splits.get(path)) is not None:
             size = first_chunks(member.scanned.header)[path]
-            parts = size // length
-            names = planned.target.metadata.dimension_names
-            assert names is not None
-            assert names[0] is not None
+            segment.parts = size // length
+            [dim, *_] = self.plan.layout.own_dims(path)
             assert member.span is not None
-            axis = self.plan.layout.dims.index(names[0])
-            steps = member.span.lengths.at(path)[axis]
-            along = -(-steps // length)
+            steps = member.span.lengths.at(path)[self.plan.layout.dims.index(dim)]
+            segment.along = -(-steps // length)
             # The last chunk may have fewer parts.
-            last = member.scanned.last_of(path)
-            number = count * parts - last * (-(-steps // size) * parts - along)
-        member.row.references += number
-        if count:
-            planned.segments.append(
-                Segment(
-                    starts=starts,
-                    count=number,
-                    rows=count,
-                    member=member,
-                    shift=shift,
-                    path=path,
-                    first=first,
-                    parts=parts,
-                    along=along,
-                )
-            )
+            fewer = -(-steps // size) * segment.parts - segment.along
+            segment.count = staged.count * segment.parts - staged.last * fewer
+        return segment
 
 
 def _planned(metadata: ArrayMetadata, variable: Variable | None) -> PlannedArray:
@@ -380,24 +367,6 @@ def _first_change(before: NDArray[Any], values: NDArray[Any]) -> int:
     count = min(len(before), len(values))
     mask = differs(values[:count], before[:count]).any(axis=tuple(range(1, values.ndim)))
     return int(np.argmax(np.append(mask, True)))
-
-
-def _staged(member: Member, path: str) -> StagedArray:
-    """Return the staged references of a copied array of a file."""
-    scanned, stage = member.scanned, member.scanned.stage
-    first, count = scanned.rows_of(path)
-    header = scanned.header
-    document = header.times().get(path) or header.documents()[path]
-    unreferable = scanned.unreferable.get(path)
-    return StagedArray(
-        file=scanned.file,
-        json_document=json.dumps(document.raw, sort_keys=True),
-        key="" if stage is None else stage.key,
-        span=(0, 0) if stage is None else stage.streams.get(path, (0, 0)),
-        first=first,
-        count=0 if stage is None else count,
-        dataset=None if unreferable is None else unreferable.dataset,
-    )
 
 
 def _deeper(codec: Mapping[str, Any], added: int, path: str) -> Mapping[str, Any]:

@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from icechunk_format.encoding.manifest.chunk_refs import ChunkRefs
 from icechunk_format.grid.boxes import box_of_grid
-from icechunk_format.groups.changing import ArrayTarget, Destination, TaskReceipt, references
-from icechunk_format.repository.files import store_manifests
+from icechunk_format.groups import SnapshotArrays
+from icechunk_format.groups.changing import (
+    ArrayTarget,
+    Destination,
+    TaskFiles,
+    TaskReceipt,
+    references,
+)
 from icechunk_format.repository.session import shifted
-from icechunk_format.storage.protocol import Storage
 from icechunk_format.workflows.virtualizing.scanning.scan import read_stage
 
 
@@ -72,29 +77,19 @@ class ReferencesContext:
 
 def run_references(context: ReferencesContext, task: ReferencesTask) -> TaskReceipt:
     """Store the manifests of one task."""
-    destination, target = context.destination, task.target
-    storage = destination.open_storage()
-    found: list[ChunkRefs] = []
-    prefixes: set[str] = set()
+    files, prefixes = TaskFiles(context.destination), set[str]()
     for staged in task.staged:
-        refs, new_prefixes = _of_stage(context, target, staged, storage)
-        found.append(refs)
-        prefixes |= new_prefixes
-    found += [_of_base(destination, target, box) for box in task.moved]
-    refs = ChunkRefs.concat(found)
-    [receipts] = store_manifests(storage, destination.manifest_format, [(target.node_id, [refs])])
-    return TaskReceipt(
-        part=0,
-        rows=0,
-        manifests={target.path: tuple(receipts)},
-        prefixes=tuple(sorted(prefixes)),
-    )
+        refs, found = _of_stage(context, task.target, staged)
+        files.add(task.target, [refs])
+        prefixes |= found
+    files.add(task.target, [_of_base(files.base, task.target, box) for box in task.moved])
+    return files.receipt(prefixes=sorted(prefixes))
 
 
 def _of_stage(
-    context: ReferencesContext, target: ArrayTarget, staged: StagedRows, storage: Storage
+    context: ReferencesContext, target: ArrayTarget, staged: StagedRows
 ) -> tuple[ChunkRefs, set[str]]:
-    table = read_stage(storage, staged.key, staged.span)
+    table = read_stage(context.destination.open_storage(), staged.key, staged.span)
     first, counts = staged.rows[:, 0], staged.rows[:, 1]
     number = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(number)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -140,9 +135,9 @@ def _of_stage(
     return references(target, coords, described, context.destination.chunk_source)
 
 
-def _of_base(destination: Destination, target: ArrayTarget, box: MovedBox) -> ChunkRefs:
-    lookup = destination.open_base().lookup(box.path)
-    parts = [refs.take(rows) for refs, rows in lookup.in_box(box.lower, box.upper)]
+def _of_base(base: SnapshotArrays, target: ArrayTarget, box: MovedBox) -> ChunkRefs:
+    found = base.lookup(box.path).in_box(box.lower, box.upper)
+    parts = [refs.take(rows) for refs, rows in found]
     grid = box_of_grid(target.metadata.grid.num_chunks)
     moved = [shifted(part, box.shift, grid) for part in parts]
     return ChunkRefs.concat(moved or [ChunkRefs.empty(len(box.lower))])

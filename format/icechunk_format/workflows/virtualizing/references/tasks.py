@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.groups.changing import ArrayTarget, ChunkValues, chunks_before
+from icechunk_format.storage.batches import sized_batches
 from icechunk_format.workflows.virtualizing.references.manifests import (
     MovedBox,
     ReferencesTask,
@@ -20,12 +21,11 @@ from icechunk_format.workflows.virtualizing.references.manifests import (
 if TYPE_CHECKING:
     from icechunk_format.workflows.virtualizing.copying.plan import CopiedParts
     from icechunk_format.workflows.virtualizing.copying.run import Box
-    from icechunk_format.workflows.virtualizing.planning.members import Member
-    from icechunk_format.workflows.virtualizing.scanning.scan import ScannedFile, Stage
+    from icechunk_format.workflows.virtualizing.scanning.scan import StagedArray
 
 _MOST_REFS_PER_TASK: Final = 200_000
 _LEAST_REFS_PER_TASK: Final = 5_000
-MANY: Final = 2**62
+_MANY: Final = 2**62
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,16 +52,12 @@ class Segment:
 
     starts: tuple[int, ...]
     count: int
-    member: Member | None = None
+    staged: StagedArray | None = None
+    """Rows of a file, each of `parts` references or fewer."""
     box: MovedBox | None = None
     shift: tuple[int, ...] = ()
-    path: str = ""
-    first: int = 0
-    """First row in the staged stream of the array at ``path``."""
-    rows: int = 0
-    """Number of rows, each of `parts` references or fewer."""
     parts: int = 1
-    along: int = MANY
+    along: int = _MANY
     """Number of chunks along the first axis of the file, after the split."""
 
 
@@ -71,54 +67,42 @@ def plan_references(arrays: Sequence[PlannedArray], wanted: int) -> list[Referen
     limit = max(1, min(_MOST_REFS_PER_TASK, max(_LEAST_REFS_PER_TASK, total // max(1, wanted))))
     found: list[ReferencesTask] = []
     for array in arrays:
-        segments = sorted(array.segments, key=lambda segment: segment.starts)
-        found += [_task(array, part) for part in _cut(segments, 0, limit)]
+        if array.segments:
+            segments = sorted(array.segments, key=lambda segment: segment.starts)
+            found += [_task(array, part) for part in _cut(segments, 0, limit)]
     return found
 
 
 def _cut(segments: list[Segment], axis: int, limit: int) -> list[list[Segment]]:
     """Cut sorted segments into parts with disjoint boxes."""
-    if not segments:
-        return []
     total = sum(segment.count for segment in segments)
     if total <= limit or axis >= len(segments[0].starts):
         return [segments]
     parts: list[list[Segment]] = []
-    waiting: list[Segment] = []
-    size = 0
-    for _, members in itertools.groupby(segments, key=lambda segment: segment.starts[axis]):
-        group = list(members)
-        count = sum(segment.count for segment in group)
-        if waiting and size + count > limit:
-            parts.append(waiting)
-            waiting, size = [], 0
-        if count > limit:
-            parts += _cut(group, axis + 1, limit)
-            continue
-        waiting += group
-        size += count
-    return [*parts, waiting] if waiting else parts
+    groups = [list(g) for _, g in itertools.groupby(segments, key=lambda own: own.starts[axis])]
+    sized = ((group, sum(segment.count for segment in group)) for group in groups)
+    for batch in sized_batches(sized, len(groups), limit):
+        joined = list(itertools.chain.from_iterable(batch))
+        parts += _cut(joined, axis + 1, limit) if len(batch) == 1 else [joined]
+    return parts
 
 
 def _task(array: PlannedArray, segments: Sequence[Segment]) -> ReferencesTask:
-    by_stage: dict[str, tuple[Stage, list[tuple[Segment, ScannedFile]]]] = {}
+    by_stage: dict[str, list[tuple[Segment, StagedArray]]] = {}
     for segment in segments:
-        if segment.member is not None:
-            scanned = segment.member.scanned
-            assert scanned.stage is not None
-            _, members = by_stage.setdefault(scanned.stage.key, (scanned.stage, []))
-            members.append((segment, scanned))
+        if segment.staged is not None:
+            by_stage.setdefault(segment.staged.key, []).append((segment, segment.staged))
     staged = []
-    for stage, members in by_stage.values():
-        rows = [(s.first, s.rows) for s, _ in members]
+    for key, members in by_stage.items():
+        rows = [(own.first, own.count) for _, own in members]
         staged.append(
             StagedRows(
-                key=stage.key,
-                span=stage.streams[members[0][0].path],
-                urls=[scanned.file.url for _, scanned in members],
-                rows=np.array(rows, np.int64).reshape(-1, 2),
+                key=key,
+                span=members[0][1].span,
+                urls=[own.file.url for _, own in members],
+                rows=np.array(rows, np.int64),
                 shifts=np.array([s.shift for s, _ in members], np.int64).reshape(len(members), -1),
-                modified=np.array([f.file.modified or 0 for _, f in members], np.int64),
+                modified=np.array([own.file.modified or 0 for _, own in members], np.int64),
                 parts=np.array([s.parts for s, _ in members], np.int64),
                 counts=np.array([s.along for s, _ in members], np.int64),
             )

@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.groups.changing import encoded_chunks
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray, Unreferable
 from icechunk_format.zarr.codecs.build import LITTLE_ENDIAN, default_codecs
 from icechunk_format.zarr.data_types import DataType, data_type_from_numpy
 from icechunk_format.zarr.new_nodes import build_array_metadata
-from icechunk_format.zarr.zarr_json import ArrayMetadata
 
 Codec = dict[str, Any]
 
@@ -108,9 +108,12 @@ def described(
         attributes=attributes,
         node_path=f"/{path}",
     )
-    inline: list[bytes | None] | None = None
+    inline: Sequence[bytes | None] | None = None
     if values is not None:
-        rows, inline = _inlined(values, document)
+        values = values.astype(document.data_type.numpy, copy=False)
+        coords, inline = encoded_chunks(document, (0,) * document.ndim, values)
+        rows = np.pad(coords, [(0, 0), (3, 0)])
+        rows[:, 1] = list(map(len, inline))
     return ParsedArray(
         path=path,
         json_document=json.dumps(document.raw, sort_keys=True),
@@ -317,25 +320,3 @@ def _strings(values: NDArray[Any]) -> NDArray[Any]:
         raise InvalidInputError("of the types of variable length, only strings are supported")
     found.reshape(-1)[:] = strings
     return found
-
-
-def _inlined(
-    values: NDArray[Any], document: ArrayMetadata
-) -> tuple[NDArray[np.int64], list[bytes | None]]:
-    """Return the chunks of values, encoded, with their rows as those of `_stored_chunks`."""
-    grid, codecs = document.grid, document.chunk_codecs()
-    values = values.astype(document.data_type.numpy, copy=False)
-    indices = list(np.ndindex(*grid.num_chunks))
-    coords = np.array(indices, np.int64).reshape(len(indices), document.ndim)
-    chunks: list[bytes | None] = []
-    for index in coords.tolist():
-        chunk = document.fill_array(grid.full_chunk_shape(index))
-        box = tuple(slice(*edges) for edges in zip(*grid.box_of(index), strict=True))
-        # An empty index of an array without axes would return its element.
-        part = values[box or ...]
-        chunk[tuple(slice(size) for size in part.shape) or ...] = part
-        chunks.append(codecs.encode(chunk))
-    lengths = [len(chunk or b"") for chunk in chunks]
-    rows = np.zeros((len(coords), 3 + document.ndim), np.int64)
-    rows[:, 1], rows[:, 3:] = lengths, coords
-    return rows, chunks

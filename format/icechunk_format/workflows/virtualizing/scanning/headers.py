@@ -69,6 +69,10 @@ class Header:
         """Return the arrays of times by path; bounds get the units and calendar of their times."""
         return _times_in(self.arrays)
 
+    def decoded(self) -> dict[str, ArrayMetadata]:
+        """Return the arrays by path, with the attributes by which their values are decoded."""
+        return {**self.documents(), **self.times()}
+
 
 def header_of(arrays: Sequence[ParsedArray], groups: Mapping[str, dict[str, Any]]) -> Header:
     """Return the header of a file."""

@@ -145,7 +145,12 @@ def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
         if file.url.rstrip("/").lower().endswith(suffix):
             return kind
     if is_folder(file.url):
-        return ""
+        if not is_needed:
+            return ""
+        raise UnsupportedError(
+            "it is a folder whose name does not end like those of a known format (.zarr of Zarr, "
+            ".parq or .parquet of Kerchunk); name the format with parser="
+        )
     if not store.size:
         raise InvalidInputError("the file is empty: it has 0 bytes")
     first = store.first_bytes()

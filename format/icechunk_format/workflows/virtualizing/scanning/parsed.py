@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ class ParsedArray:
     lengths: NDArray[np.int64]
     locations: list[str] | None = None
     """URL of each reference; None if all references are to the file itself."""
-    inline: list[bytes | None] | None = None
+    inline: Sequence[bytes | None] | None = None
     """Encoded chunk of each inline reference, None for others; None without inline references."""
     unreferable: Unreferable | None = None
     """Set if references cannot represent the values; the array then has none."""

@@ -36,7 +36,7 @@ from icechunk_format.errors import (
     UnauthorizedVirtualChunkError,
     UnsupportedError,
 )
-from icechunk_format.groups.changing import Destination
+from icechunk_format.groups.changing import Destination, index_of_box
 from icechunk_format.repository.chunks import shown
 from icechunk_format.storage.protocol import ReadRequest, Storage
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import read_hdf5
@@ -81,6 +81,25 @@ class Stage:
     """Byte range of each array's stream in the object."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedArray:
+    """An array of a file: its document, and its rows in a staged stream."""
+
+    file: SourceFile
+    json_document: str
+    key: str
+    """The staged object; empty if nothing is staged."""
+    span: tuple[int, int]
+    """The byte range of the stream in the object."""
+    first: int
+    """The first row."""
+    count: int
+    last: int
+    """Number of references to the last chunks along the first axis."""
+    dataset: str | None
+    """The name of a dataset that is read with h5py, since it has no references."""
+
+
 @dataclass(slots=True, kw_only=True)
 class ScannedFile:
     """The receipt of one file; small, except for values of coordinates."""
@@ -111,17 +130,23 @@ class ScannedFile:
     unreferable: dict[str, Unreferable] = field(default_factory=dict)
     """Datasets that must be copied, by path."""
 
-    def rows_of(self, path: str) -> tuple[int, int]:
-        """Return the first row of an array in its staged stream, and the number of rows."""
-        index = self._index(path)
-        return self.starts[index], self.counts[index]
-
-    def last_of(self, path: str) -> int:
-        """Return the number of references to the last chunks of an array along its first axis."""
-        return self.lasts[self._index(path)]
-
-    def _index(self, path: str) -> int:
-        return [p for p, _ in self.header.arrays].index(path)
+    def staged(self, path: str) -> StagedArray:
+        """Return the staged references of an array."""
+        index = [p for p, _ in self.header.arrays].index(path)
+        time = self.header.times().get(path)
+        unreferable = self.unreferable.get(path)
+        return StagedArray(
+            file=self.file,
+            json_document=self.header.arrays[index][1]
+            if time is None
+            else json.dumps(time.raw, sort_keys=True),
+            key="" if self.stage is None else self.stage.key,
+            span=(0, 0) if self.stage is None else self.stage.streams.get(path, (0, 0)),
+            first=self.starts[index],
+            count=self.counts[index],
+            last=self.lasts[index],
+            dataset=None if unreferable is None else unreferable.dataset,
+        )
 
 
 def read_stage(storage: Storage, key: str, span: tuple[int, int]) -> pa.Table:
@@ -162,7 +187,8 @@ def run_scan(context: ScanContext, task: ScanTask) -> list[ScannedFile]:
         while waiting:
             group, waiting = waiting[:count], waiting[count:]
             opened: Iterable[tuple[FileStore | None, ScannedFile]]
-            if all(is_near(file.url) for _, file, _ in group):
+            # Threads do not speed up reads of local files.
+            if all(file.url.startswith("file:") for _, file, _ in group):
                 opened = map(partial(_opened, opener, [0]), group)
             else:
                 opened = threads.map(partial(_opened, opener, blocks), group)
@@ -189,11 +215,6 @@ def finish_scan(receipts: Iterable[list[ScannedFile]]) -> list[ScannedFile]:
         for path, own in file.values.items():
             file.values[path] = values.setdefault(file.digests[path], own)
     return files
-
-
-def is_near(url: str) -> bool:
-    """Return True if a file is local, so that threads do not speed up reads."""
-    return url.startswith("file:")
 
 
 def _opened(
@@ -429,13 +450,10 @@ def copy_chunk(
 ) -> None:
     """Decode a chunk, and copy its part within `values`, a box that begins at `lower`."""
     chunk = codecs.decode(data, metadata.grid.full_chunk_shape(index))
-    box: list[slice] = []
-    # Axis by axis: an empty index of an array without axes would return a scalar.
-    for axis, (begin, end) in enumerate(zip(*metadata.grid.box_of(index), strict=True)):
-        low, high = max(begin, lower[axis]), min(end, lower[axis] + values.shape[axis])
-        chunk = chunk[(slice(None),) * axis + (slice(low - begin, high - begin),)]
-        box.append(slice(low - lower[axis], high - lower[axis]))
-    values[tuple(box)] = chunk
+    begin, end = metadata.grid.box_of(index)
+    upper = np.add(lower, values.shape).tolist()
+    box = list(map(max, begin, lower)), list(map(min, end, upper))
+    values[index_of_box(lower, *box)] = chunk[index_of_box(begin, *box)]
 
 
 def digest_of(values: NDArray[Any]) -> bytes:

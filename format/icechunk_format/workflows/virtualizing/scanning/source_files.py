@@ -21,7 +21,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+import numpy as np
+
 from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
+from icechunk_format.groups import runs_of
 from icechunk_format.repository.chunks import ChunkSource, VirtualResolver, shown
 from icechunk_format.storage.location import Location, open_storage
 from icechunk_format.storage.protocol import ObjectInfo, ReadRequest, Storage
@@ -56,8 +59,7 @@ class FileOpener:
     """Opens files by their URLs, as a source opens virtual chunks."""
 
     def __init__(self, source: ChunkSource) -> None:
-        access = source.access
-        self._resolver = VirtualResolver(source.containers, access.authorized, access.options)
+        self._resolver = source.resolver()
 
     def find(self, url: str) -> tuple[Location, str]:
         """Return the location of the storage of a file, and the file's key."""
@@ -111,18 +113,15 @@ class FileStore:
     def fetch(self, blocks: Iterable[int]) -> None:
         """Fetch blocks in parallel, adjacent blocks in one request; skip blocks beyond the end."""
         wanted = sorted({n for n in blocks if n * BLOCK < self.size} - self._blocks.keys())
-        edges = [0, *(i for i in range(1, len(wanted)) if wanted[i] > wanted[i - 1] + 1)]
-        runs = [wanted[a:b] for a, b in zip(edges, [*edges[1:], len(wanted)], strict=True) if a < b]
+        runs = runs_of(np.array(wanted, np.int64)).tolist()
         found = self._storage.get_many(
             [
-                ReadRequest(
-                    key=self._key, start=run[0] * BLOCK, end=min((run[-1] + 1) * BLOCK, self.size)
-                )
-                for run in runs
+                ReadRequest(key=self._key, start=first * BLOCK, end=min(end * BLOCK, self.size))
+                for first, end in runs
             ]
         )
         for run, data in zip(runs, found, strict=True):
-            for index, number in enumerate(run):
+            for index, number in enumerate(range(*run)):
                 self._blocks[number] = data[index * BLOCK : (index + 1) * BLOCK]
 
     def first_bytes(self) -> bytes:
