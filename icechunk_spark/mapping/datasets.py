@@ -28,7 +28,8 @@ import xarray as xr
 
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.names import choose
-from icechunk_format.workflows.mapping.blocks import Block, OtherArrays, StoredArray
+from icechunk_format.workflows.mapping.blocks import Block, OtherArrays
+from icechunk_format.workflows.mapping.others import StoredArray
 from icechunk_format.workflows.mapping.outputs import Layout, Result
 from icechunk_spark.mapping.encoding import ENCODING, encoded, plain_attributes
 
@@ -308,9 +309,9 @@ def _labelled(other: OtherArrays, block: xr.Dataset) -> xr.Dataset:
 
     Matched labels may differ: as float32 and float64, or by a tolerance.
     """
-    dataset = dataset_of(other.arrays, other.attributes)
-    dataset = dataset.set_coords([dim for dim in other.dropped if dim in dataset.variables])
-    shared = [dim for dim in other.labelled if dim in dataset.sizes and dim in block.indexes]
+    source, dataset = other.source, dataset_of(other.arrays, other.source.attributes)
+    dataset = dataset.set_coords([dim for dim in source.dropped if dim in dataset.variables])
+    shared = [dim for dim in source.labelled if dim in dataset.sizes and dim in block.indexes]
     return dataset.assign_coords({dim: block.variables[dim] for dim in shared})
 
 

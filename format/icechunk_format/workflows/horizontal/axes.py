@@ -104,6 +104,12 @@ def string_attribute(variable: Variable, name: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
+def bounds_of(coordinate: Variable, variables: Mapping[str, Variable]) -> Variable | None:
+    """Return the array with two bounds for each label of a coordinate, or None."""
+    bounds = variables.get(string_attribute(coordinate, "bounds"))
+    return bounds if bounds is not None and bounds.shape == (*coordinate.shape, 2) else None
+
+
 def direction_of(coordinate: Variable) -> tuple[Direction, GridKind] | None:
     """Return direction and grid kind of a coordinate; None if it is not horizontal."""
     named = _STANDARD_NAMES.get(string_attribute(coordinate, "standard_name").lower())

@@ -21,39 +21,23 @@ from icechunk_format.names import check_names
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.tables import Dataset
 from icechunk_format.workflows.horizontal.axes import circle_of, period_of
-from icechunk_format.workflows.mapping.others import OtherSource
+from icechunk_format.workflows.mapping.others import OtherSource, StoredArray
+from icechunk_format.workflows.mapping.others.source import FETCHED_AT_ONCE
 from icechunk_format.workflows.mapping.record import RECORD_KEY
 from icechunk_format.workflows.mapping.spans import time_spans
 from icechunk_format.workflows.rectangle import common_sizes, selected_ranges
 
-# Encoded bytes of chunks that a block holds at once.
-_FETCHED_AT_ONCE: Final = 32 * 2**20
 # Bytes of decoded chunks that a task keeps for neighbouring blocks, for each source.
 _KEPT: Final = 128 * 2**20
 # Arrays of at most this number of elements, such as labels, are read once in a task.
 _WHOLE: Final = 1 << 14
 
 
-class StoredArray(NamedTuple):
-    """The stored values of an array in a block.
-
-    `span` has the smallest and largest value of times of the whole group.
-    """
-
-    dims: tuple[str, ...]
-    values: NDArray[Any]
-    attributes: dict[str, Any]
-    span: NDArray[Any] | None = None
-
-
 class OtherArrays(NamedTuple):
-    """The arrays of a further source in a block; `labelled` dimensions have the block's labels."""
+    """The arrays of a further source in a block, by name."""
 
-    name: str
+    source: OtherSource
     arrays: dict[str, StoredArray]
-    attributes: Mapping[str, Any]
-    labelled: tuple[str, ...]
-    dropped: tuple[str, ...] = ()
 
 
 class Cycle(NamedTuple):
@@ -100,11 +84,6 @@ class Block:
     read_stop: Mapping[str, int]
     sizes: Mapping[str, int]
     periods: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def is_first(self) -> bool:
-        """True if the block begins at the first element of each dimension."""
-        return not any(self.index.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -255,19 +234,10 @@ class BlockReader:
 
     def read_others(self, block: Block) -> list[OtherArrays]:
         """Read the arrays of the further sources of a block, with overlap."""
-        grid, found = self._grid, []
+        grid = self._grid
         parts = {d: grid.parts(d, block.read_start[d], block.read_stop[d]) for d in grid.sizes}
-        for other, opened in zip(grid.others, self._others, strict=True):
-            stored = {
-                one.name: StoredArray(
-                    one.dims, one.values, one.attributes, other.spans.get(one.name)
-                )
-                for one in other.read(opened, parts)
-            }
-            found.append(
-                OtherArrays(other.name, stored, other.attributes, other.labelled, other.dropped)
-            )
-        return found
+        opened = zip(grid.others, self._others, strict=True)
+        return [OtherArrays(other, other.read(arrays, parts)) for other, arrays in opened]
 
     def _joined(
         self,
@@ -290,7 +260,7 @@ class BlockReader:
             # Functions may change the values that they get.
             return self._whole[variable.path][tuple(slice(*ends) for ends in box)].copy()
         lower, upper = ([ends[end] for ends in box] for end in (0, 1))
-        return reader.read_box(lower, upper, _FETCHED_AT_ONCE)
+        return reader.read_box(lower, upper, FETCHED_AT_ONCE)
 
 
 def cut_into_blocks(

@@ -16,8 +16,8 @@ from icechunk_format.workflows.mapping.blocks import (
     Block,
     BlockGrid,
     OtherArrays,
-    StoredArray,
 )
+from icechunk_format.workflows.mapping.others import StoredArray
 from icechunk_format.workflows.mapping.outputs import Layout, Result
 from icechunk_format.workflows.running import Run
 

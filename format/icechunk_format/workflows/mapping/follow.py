@@ -36,7 +36,7 @@ from icechunk_format.workflows.changes.axis_changes import slabs
 from icechunk_format.workflows.mapping.blocks import BlockGrid
 from icechunk_format.workflows.mapping.others import OpenedOther, OtherSource, moved_elements
 from icechunk_format.workflows.mapping.outputs import OutputArray, shortened
-from icechunk_format.workflows.mapping.record import FollowRecord
+from icechunk_format.workflows.mapping.record import FollowRecord, known_array
 from icechunk_format.zarr.fill_values import differs
 
 # Arrays with more elements are not compared by value.
@@ -126,11 +126,10 @@ def existing_arrays(
     """Return the arrays of the last run with their new shapes, or a reason not to reuse them."""
     found = {}
     for name, output in record.arrays.items():
-        path = path_in(group, name)
-        node = snapshot.node(path)
-        if node is None or node.array is None or str(node.id) != output["node"]:
+        path, factors = path_in(group, name), output["factors"]
+        variable = known_array(snapshot, group, record, name)
+        if variable is None:
             return f"{path} was deleted or replaced since the last run"
-        variable, factors = Variable(node), output["factors"]
         if not factors.keys() <= set(variable.dims) or not factors.keys() <= grid.sizes.keys():
             return f"{path} has other dimensions than after the last run"
         shape = [

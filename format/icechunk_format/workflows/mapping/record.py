@@ -17,6 +17,7 @@ from typing import Any, Final
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.errors import AlreadyExistsError
+from icechunk_format.groups import Variable
 from icechunk_format.groups.changing import path_in
 from icechunk_format.storage.location import Location
 from icechunk_format.zarr.zarr_json import parse_group_metadata
@@ -141,6 +142,17 @@ def last_record(base: Snapshot | None, group: NodePath) -> FollowRecord | None:
         return None
     attributes = parse_group_metadata(node.user_data, node_path=group).attributes
     return parse_record(attributes.get(RECORD_KEY))
+
+
+def known_array(
+    snapshot: Snapshot, group: NodePath, record: FollowRecord, name: str
+) -> Variable | None:
+    """Return an array of the last run; None if it was deleted or replaced."""
+    placed = record.arrays.get(name)
+    node = snapshot.node(path_in(group, name))
+    if placed is None or node is None or node.array is None or str(node.id) != placed["node"]:
+        return None
+    return Variable(node)
 
 
 def check_free(

@@ -17,6 +17,7 @@ from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups import Variable
 from icechunk_format.tables import Dataset
 from icechunk_format.tables.cf import attribute_decoder
+from icechunk_format.workflows.horizontal.axes import string_attribute
 
 # Of larger variables, only the first and the last element are read.
 _MOST_ELEMENTS: Final = 1 << 23
@@ -55,11 +56,8 @@ def _read(dataset: Dataset, variable: Variable) -> NDArray[Any]:
 
 def _times(arrays: Mapping[str, Variable]) -> set[str]:
     """Return the names of times, and of bounds that take the units of times."""
-    found = set()
+    found: set[str] = set()
     for name, variable in arrays.items():
-        units, bounds = (variable.attributes.get(key) for key in ("units", "bounds"))
-        if isinstance(units, str) and "since" in units:
-            found.add(name)
-            if isinstance(bounds, str) and bounds in arrays:
-                found.add(bounds)
+        if "since" in string_attribute(variable, "units"):
+            found |= {name, string_attribute(variable, "bounds")} & arrays.keys()
     return found

@@ -29,9 +29,9 @@ from icechunk_format.workflows.mapping.blocks import (
     Block,
     BlockGrid,
     BlockReader,
-    StoredArray,
 )
 from icechunk_format.workflows.mapping.first_block import BlockFunction, is_same
+from icechunk_format.workflows.mapping.others import StoredArray
 from icechunk_format.workflows.mapping.outputs import Layout, OutputArray, Result, check_like_first
 
 

@@ -26,7 +26,7 @@ from icechunk_format.grid.boxes import box_of_grid, box_volumes, coords_of_boxes
 from icechunk_format.grid.coordinates import joined_coords
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import DimSelection, Variable, arrays_in
-from icechunk_format.groups.changing import ChunkValues, Destination, path_in
+from icechunk_format.groups.changing import ChunkValues, path_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository.changes import ChangeSet, ChunkChanges, Conflict, ConflictKind
 from icechunk_format.repository.session import Resolve, WriteSession
@@ -45,7 +45,6 @@ from icechunk_format.workflows.merging.documents import merged_document
 from icechunk_format.workflows.merging.labels import (
     DimLabels,
     MergedLabels,
-    destination_of,
     dim_labels,
     encoder_of,
 )
@@ -126,7 +125,6 @@ def _group_merge(
     gone = {*changes.deleted, *changes.moved}
     return GroupMerge(
         sides=sides,
-        destination=destination_of(sides),
         group=group,
         arrays={
             name: _same_array(sides, source, named[0].get(name), named[2].get(name))
@@ -166,7 +164,7 @@ def _changed_arrays(sides: Sides) -> set[NodeId]:
 def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels]) -> ChunkChanges:
     """Return the changed chunks of an array, and all from the first moved label on."""
     found = sides.chunks_changed(source.node.id)
-    reader = destination_of(sides).reader(sides.source, source)
+    reader = sides.destination.reader(sides.source, source)
     for axis, dim in enumerate(source.dims):
         ours, along = dims[dim].ours, source.metadata.grid.axes[axis]
         # Labels that the source only removed at the end move none.
@@ -190,7 +188,6 @@ class GroupMerge:
     """The arrays of a group that are merged by their labels."""
 
     sides: Sides
-    destination: Destination
     group: NodePath
     arrays: Mapping[str, _Array]
     base: Mapping[str, Variable]
@@ -277,7 +274,7 @@ class GroupMerge:
         ]
         if base is None or not any(len(each) for each in chunks):
             return any(len(each) for each in chunks)
-        readers = [self.destination.reader(*each) for each in (side, (self.sides.base, base))]
+        readers = [self.sides.destination.reader(*each) for each in (side, (self.sides.base, base))]
         known = [indices.indices for indices, _ in along]
         for axis, (_, gone) in enumerate(along):
             # Compare one label at a time, only in changed chunks.
@@ -342,7 +339,7 @@ class GroupMerge:
         targets = tuple(self._targets(sizes, is_source=False))
         dims = tuple(self.dims)
         part = WritePart(
-            destination=self.destination,
+            destination=self.sides.destination,
             number=0,
             dims=dims,
             arrays=targets,
@@ -352,7 +349,7 @@ class GroupMerge:
             labels={dim: each.shown for dim, each in merged.items() if each.shown is not None},
         )
         return WritePlan(
-            destination=self.destination,
+            destination=self.sides.destination,
             options=WriteOptions(mode="append", branch=self.sides.branch, resolve=resolve),
             group=self.group,
             dims=dims,

@@ -18,7 +18,6 @@ from icechunk_format.encoding.node_path import parent
 from icechunk_format.errors import IcechunkError
 from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import Variable, arrays_in
-from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.changes import Conflict, same_meaning
 from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
 from icechunk_format.tables.writing import DimMoves, in_order, index_labels, is_disordered
@@ -174,9 +173,7 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     if not all(same_meaning(arrays[0].node, array.node) for array in arrays[1:]):
         raise CannotMerge(f"one side has changed the meaning of the labels of {arrays[0].name!r}")
     labels = [
-        np.empty(0)
-        if variable is None
-        else destination_of(sides).reader(snapshot, variable).read_all()
+        np.empty(0) if variable is None else sides.destination.reader(snapshot, variable).read_all()
         for snapshot, variable in zip((sides.base, sides.source, sides.target), found, strict=True)
     ]
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
@@ -184,16 +181,6 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     ours, theirs = (IndexMap.of_labels(labels[0], side) for side in labels[1:])
     return DimLabels(
         ours=ours, theirs=theirs, variable=found[2] or found[1], stored=(labels[1], labels[2])
-    )
-
-
-def destination_of(sides: Sides) -> Destination:
-    """Return the target of a merge as the destination of a write."""
-    return Destination(
-        location=sides.chunk_source.location,
-        base=sides.target.id,
-        manifest_format=sides.format,
-        chunk_source=sides.chunk_source,
     )
 
 
@@ -222,7 +209,7 @@ def described(sides: Sides, conflict: Conflict) -> Conflict:
 
 
 def _ends(sides: Sides, variable: Variable, first: int, last: int) -> str:
-    reader = destination_of(sides).reader(sides.target, variable)
+    reader = sides.destination.reader(sides.target, variable)
     decoder = encoder_of(variable).decoder
     values = [
         decoder.decode(reader.read_box((at,), (at + 1,)))[0].as_py()

@@ -33,6 +33,7 @@ from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.transaction_log import TransactionLog
 from icechunk_format.encoding.values.metadata_items import RESERVED_METADATA
 from icechunk_format.errors import ConflictError, InvalidInputError, NotFoundError
+from icechunk_format.groups.changing import Destination
 from icechunk_format.names import choose
 from icechunk_format.repository.changes import (
     ChangeSet,
@@ -145,8 +146,12 @@ class Merge:
         theirs = self._theirs(base, target, changes)
         sides = Sides(
             branch=branch,
-            format=self.format,
-            chunk_source=self.chunk_source,
+            destination=Destination(
+                location=self.chunk_source.location,
+                base=target.id,
+                manifest_format=self.format,
+                chunk_source=self.chunk_source,
+            ),
             base=base,
             source=source,
             target=target,

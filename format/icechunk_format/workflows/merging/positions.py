@@ -21,7 +21,6 @@ from icechunk_format.errors import FormatError, UnsupportedError
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.repository.changes import metadata_of, same_meaning
 from icechunk_format.repository.files import manifest_keys
-from icechunk_format.workflows.merging.labels import destination_of
 from icechunk_format.workflows.merging.sides import Sides
 
 _Arrays = Mapping[str, Variable]
@@ -89,7 +88,7 @@ def _labels_differ(sides: Sides, dim: str, named: Sequence[_Arrays]) -> str | No
     if not all(same_meaning(listed[0][0].node, v.node) for v, _ in listed[1:]):
         return f"one side has changed the meaning of the labels of {dim!r}"
     try:
-        labels = [destination_of(sides).reader(s, v).read_all() for v, s in listed]
+        labels = [sides.destination.reader(s, v).read_all() for v, s in listed]
     except (FormatError, UnsupportedError) as error:
         return f"the labels of {dim!r} cannot be read: {error}"
     if all(_is_start(one, other) for one, other in combinations(labels, 2)):

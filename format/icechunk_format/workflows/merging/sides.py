@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.encoding.transaction_log import TransactionLog
+from icechunk_format.groups.changing import Destination
 from icechunk_format.repository.changes import ChunkChanges, TheirCommit
-from icechunk_format.repository.chunks import ChunkSource
-from icechunk_format.repository.files import ManifestFormat
 
 
 class CannotMerge(Exception):
@@ -23,6 +22,8 @@ class Sides:
 
     Parameters
     ----------
+    destination
+        The target, as the destination of a write.
     theirs
         The commits of the target.
     ours
@@ -34,8 +35,7 @@ class Sides:
     """
 
     branch: str
-    format: ManifestFormat
-    chunk_source: ChunkSource
+    destination: Destination
     base: Snapshot
     source: Snapshot
     target: Snapshot

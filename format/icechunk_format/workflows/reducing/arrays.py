@@ -21,11 +21,11 @@ from icechunk_format.tables import Dataset
 from icechunk_format.workflows.dry_run import ArrayBox
 from icechunk_format.workflows.mapping.record import (
     FollowRecord,
+    known_array,
 )
 from icechunk_format.workflows.rectangle import Ranges
 from icechunk_format.workflows.reducing.follow import (
     Changed,
-    known_array,
     part_name,
     touched_blocks,
 )
@@ -336,13 +336,14 @@ def _again(
     tiles, groups = touched_blocks(boxes, edges, axis, planner.codes, planner.kept)
     others = [n for one, n in enumerate(before.shape) if one != axis]
     is_longer = others == [n for one, n in enumerate(variable.shape) if one != axis]
+    start = 0
     if last.changed.appended and is_longer and not planner.whole:
+        start = size
         tiles, groups = np.arange(math.prod(len(own) - 1 for own in edges)), planner.codes[size:]
         groups = np.unique(groups[groups >= 0])
-        return Again(
-            chunk_shape=tuple(chunk_shape), tiles=tuple(tiles.tolist()), groups=groups, start=size
-        )
-    return Again(chunk_shape=tuple(chunk_shape), tiles=tuple(tiles.tolist()), groups=groups)
+    return Again(
+        chunk_shape=tuple(chunk_shape), tiles=tuple(tiles.tolist()), groups=groups, start=start
+    )
 
 
 def _existing(last: LastRun, name: str, target: ArrayTarget) -> ArrayTarget:

@@ -30,11 +30,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icechunk_format.encoding.node_path import NodePath
-from icechunk_format.encoding.snapshot.file import Snapshot
 from icechunk_format.grid.cover import Boxes
-from icechunk_format.groups import Variable
-from icechunk_format.groups.changing import path_in
 from icechunk_format.repository import RepositoryReader
 from icechunk_format.tables import Dataset
 from icechunk_format.workflows.changes import changes_since_run
@@ -102,17 +98,6 @@ def changed_since(
         repository, old, new, names
     )
     return Changed(old=old, boxes=boxes, appended=appended)
-
-
-def known_array(
-    snapshot: Snapshot, group: NodePath, record: FollowRecord, name: str
-) -> Variable | None:
-    """Return an array of the last run; None if it was deleted or replaced."""
-    placed = record.arrays.get(name)
-    node = snapshot.node(path_in(group, name))
-    if placed is None or node is None or node.array is None or str(node.id) != placed["node"]:
-        return None
-    return Variable(node)
 
 
 def recorded(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

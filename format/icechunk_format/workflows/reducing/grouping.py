@@ -26,6 +26,7 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.groups import Variable
 from icechunk_format.names import shown
 from icechunk_format.tables import Dataset
+from icechunk_format.workflows.horizontal.axes import string_attribute
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,12 +76,6 @@ class Grouping:
     codes: NDArray[np.int64]
     size: int
     labels: tuple[LabelArray, ...]
-
-    @property
-    def is_empty(self) -> NDArray[np.bool_]:
-        """True for groups without elements."""
-        counts = np.bincount(self.codes[self.codes >= 0], minlength=self.size)
-        return np.asarray(counts == 0)
 
 
 def grouping_of(
@@ -376,8 +371,7 @@ def _check_times(times: xr.DataArray, by: By) -> None:
 
 def _has_times(dataset: Dataset, dim: str) -> bool:
     labels = dataset.variables.get(dim)
-    units = None if labels is None else labels.attributes.get("units")
-    return isinstance(units, str) and "since" in units
+    return labels is not None and "since" in string_attribute(labels, "units")
 
 
 def _only(over: Sequence[str], by: By) -> str:

@@ -15,6 +15,7 @@ from icechunk_format.groups import Variable
 from icechunk_format.groups.changing import ArrayTarget, path_in
 from icechunk_format.names import shown
 from icechunk_format.tables.cf import attribute_decoder
+from icechunk_format.workflows.horizontal.axes import string_attribute
 from icechunk_format.workflows.reducing.run import Output, Values
 from icechunk_format.workflows.reducing.statistics import (
     OF_ONE_DIMENSION,
@@ -128,12 +129,8 @@ def check_wanted(
 
 def is_time(variable: Variable) -> bool:
     """Return True if a variable holds times, which are reduced as they are stored."""
-    units = variable.attributes.get("units")
-    return (
-        isinstance(units, str)
-        and "since" in units
-        and variable.metadata.data_type.numpy.kind in "iuf"
-    )
+    is_number = variable.metadata.data_type.numpy.kind in "iuf"
+    return is_number and "since" in string_attribute(variable, "units")
 
 
 def numbers_of(variable: Variable) -> Values:

@@ -112,7 +112,7 @@ class Again:
     chunk_shape
         Shape of a chunk of the result, with all axes.
     tiles
-        Tiles to compute; None is all.
+        Tiles to compute.
     groups
         Groups to compute, ascending.
     start
@@ -120,7 +120,7 @@ class Again:
     """
 
     chunk_shape: tuple[int, ...]
-    tiles: tuple[int, ...] | None
+    tiles: tuple[int, ...]
     groups: NDArray[np.int64]
     start: int = 0
 
@@ -176,7 +176,6 @@ class Planner:
         Raises InvalidInputError if the values of a group do not fit into `memory`, although they
         must be together.
         """
-        name = self.name
         lengths = self._lengths()
         tile = math.prod(lengths)
         tiles = math.prod(
@@ -184,10 +183,10 @@ class Planner:
         )
         fits = tile * self.groups * self.cell_bytes <= self.memory // 2
         if self.cores is None:
-            strands = [self._all()] if fits and not self.whole else self._ranges(tile, name)
+            strands = [self._all()] if fits and not self.whole else self._ranges(tile)
             kind: Literal["direct", "shuffled"] = "direct"
         else:
-            kind, strands = self._strands(tile, tiles, fits=fits, name=name)
+            kind, strands = self._strands(tile, tiles, fits=fits)
         is_parted = kind == "direct" and len(strands) > 1
         each = self._chunk_groups(tile)
         if is_parted:
@@ -233,8 +232,8 @@ class Planner:
             for own in chunk_groups
         ]
         if self.whole and not self._holds(tile, strands):
-            raise self._too_large(tile, strands, self.name)
-        count = len(tile_grid) if again.tiles is None else len(again.tiles)
+            raise self._too_large(tile, strands)
+        count = len(again.tiles)
         others = math.prod(self.shape[axis] for axis in self.kind.others)
         read = sum(strand.positions.count for strand in strands) * others
         kept = min(math.prod(self.shape[axis] for axis in self.kept), count * tile)
@@ -284,6 +283,7 @@ class Planner:
             for axis, size in zip(self.kept, sizes, strict=True)
         ]
         wanted = max(_LEAST_TASK_BYTES, self.total // (_WAVES * self.cores)) if self.cores else None
+        read_at_once = self.over if self.whole else self.chunk
         growing = [n for n, size in enumerate(sizes) if lengths[n] < size]
         while growing:
             # The last axis first: its chunks are neighbours.
@@ -292,7 +292,7 @@ class Planner:
             tile = math.prod(lengths) // lengths[number] * longer
             fits = (
                 tile * max(self.groups, 1) * self.cell_bytes <= self.memory // 4
-                and tile * self._read_at_once() * self.item_bytes <= self.memory // 4
+                and tile * read_at_once * self.item_bytes <= self.memory // 4
                 and tile * _ITEM <= _CHUNK_BYTES
                 and (wanted is None or tile * self.over * self.item_bytes <= wanted)
             )
@@ -303,9 +303,6 @@ class Planner:
             if longer == sizes[number]:
                 growing.pop()
         return lengths
-
-    def _read_at_once(self) -> int:
-        return self.over if self.whole else self.chunk
 
     def _chunk_groups(self, tile: int) -> int:
         """Return the groups of a chunk of the result."""
@@ -335,7 +332,7 @@ class Planner:
         others = math.prod(self.shape[axis] for axis in self.kind.others)
         return others * max((strand.positions.count for strand in strands), default=0)
 
-    def _ranges(self, tile: int, name: str) -> list[Strand]:
+    def _ranges(self, tile: int) -> list[Strand]:
         """Return strands of ranges of groups, which read chunks that they share again."""
         each = self._chunk_groups(tile)
         count = max(1, self.memory // 2 // (tile * self.cell_bytes))
@@ -351,27 +348,27 @@ class Planner:
             if not self.whole or self._holds(tile, strands):
                 return strands
             if step == 1:
-                raise self._too_large(tile, strands, name)
+                raise self._too_large(tile, strands)
             step = max(1, step // 2)
 
     def _holds(self, tile: int, strands: Sequence[Strand]) -> bool:
         return tile * self._longest(strands) * self.item_bytes <= self.memory
 
-    def _too_large(self, tile: int, strands: Sequence[Strand], name: str) -> InvalidInputError:
+    def _too_large(self, tile: int, strands: Sequence[Strand]) -> InvalidInputError:
         needed = tile * self._longest(strands) * self.item_bytes
         return InvalidInputError(
-            f"quantiles and the median of {name!r} need all values of a group in one task, which"
-            f" are {needed:,} bytes for one chunk of the dimensions that stay, more than"
+            f"quantiles and the median of {self.name!r} need all values of a group in one task,"
+            f" which are {needed:,} bytes for one chunk of the dimensions that stay, more than"
             f" memory={self.memory:,}: raise memory, or rechunk the array first so that a chunk has"
             " more elements along the reduced dimensions and fewer along the others",
             option="memory",
-            variable=name,
+            variable=self.name,
             found=needed,
             allowed=self.memory,
         )
 
     def _strands(
-        self, tile: int, tiles: int, *, fits: bool, name: str
+        self, tile: int, tiles: int, *, fits: bool
     ) -> tuple[Literal["direct", "shuffled"], list[Strand]]:
         assert self.cores is not None
         enough = tiles >= 2 * self.cores or self.total <= 2 * _LEAST_TASK_BYTES
@@ -383,21 +380,19 @@ class Planner:
             for found in (apart, strands):
                 if found and self._holds(tile, found):
                     return "direct", found
-            raise self._too_large(tile, apart or strands, name)
+            raise self._too_large(tile, apart or strands)
         if enough and fits:
             return "direct", [self._all()]
         wanted = max(2, -(-_WAVES * self.cores // tiles))
         if tile * _ITEM >= _LEAST_CHUNK_BYTES:
-            apart = self._apart(max(wanted, self._least_strands(tile)))
+            least = -(-tile * self.groups * self.cell_bytes // max(1, self.memory // 2))
+            apart = self._apart(max(wanted, least))
             most = max((len(one.groups) for one in apart), default=0)
             if len(apart) >= min(wanted, self.cores, self.groups) > 1 and (
                 tile * most * self.cell_bytes <= self.memory // 2
             ):
                 return "direct", apart
         return "shuffled", self._cut(tile, wanted)
-
-    def _least_strands(self, tile: int) -> int:
-        return -(-tile * self.groups * self.cell_bytes // max(1, self.memory // 2))
 
     def _apart(self, wanted: int) -> list[Strand]:
         """Return at most `wanted` strands without common groups and chunks, or none."""

@@ -106,7 +106,7 @@ def reduce_arrays(
     if request.target is not None:
         opened = open_destination(request.target, request.options, access_of(request.read))
         if isinstance(opened, WriteResult):
-            return _no_result(opened)
+            return ReduceResult(arrays=(), commit=opened)
         destination, base = opened
     group = group_path(request.options.group)
     source = Source.of(request)
@@ -359,14 +359,6 @@ def _collected(
         coordinates=tuple(plan.coordinates),
         attributes=plan.dataset.attributes if request.keep_attrs else {},
     )
-
-
-def _no_result(commit: WriteResult) -> ReduceResult:
-    """Return the result of a call whose commit exists already."""
-    return ReduceResult(
-        arrays=(), direct=0, shuffled=0, tasks=0, decoded_bytes=0, shuffled_bytes=0,
-        written_bytes=0, requests=0, buffer_bytes=0, commit=commit,
-    )  # fmt: skip
 
 
 def _result(plan: ReducePlan, commit: WriteResult | None) -> ReduceResult:

@@ -88,14 +88,14 @@ class ReduceResult:
     """
 
     arrays: tuple[str, ...]
-    direct: int
-    shuffled: int
-    tasks: int
-    decoded_bytes: int
-    shuffled_bytes: int
-    written_bytes: int
-    requests: int
-    buffer_bytes: int
+    direct: int = 0
+    shuffled: int = 0
+    tasks: int = 0
+    decoded_bytes: int = 0
+    shuffled_bytes: int = 0
+    written_bytes: int = 0
+    requests: int = 0
+    buffer_bytes: int = 0
     layout: str = ""
     full_run: str | None = None
     commit: WriteResult | None = None

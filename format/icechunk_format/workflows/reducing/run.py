@@ -260,15 +260,13 @@ class _Results:
         quantiles: Mapping[float, NDArray[Any]],
     ) -> None:
         """Write the statistics of some groups in a box of the source or of the result."""
-        finish, is_empty = array.finish, array.finish.is_empty
         for output in array.outputs:
             dtype = output.target.metadata.data_type.numpy
             if output.share is not None:
                 values = quantiles[output.share].astype(dtype)
             else:
                 wide = np.dtype(np.float64) if output.missing is not None else dtype
-                of_groups = None if is_empty is None else is_empty[groups]
-                values = finish.statistic(output.statistic, array.kind, state, wide, of_groups)
+                values = array.finish.statistic(output.statistic, array.kind, state, wide, groups)
             if output.missing is not None:
                 values = np.where(np.isnan(values), output.missing, values).astype(dtype)
             if output.statistic.startswith("arg"):

@@ -410,9 +410,9 @@ class Finish:
         without values.
     """
 
-    ddof: int = 0
-    min_count: int | None = None
-    is_empty: NDArray[np.bool_] | None = None
+    ddof: int
+    min_count: int | None
+    is_empty: NDArray[np.bool_]
     labels: NDArray[Any] | None = None
     missing_label: Any = None
 
@@ -422,12 +422,13 @@ class Finish:
         kind: Kind,
         parts: Parts,
         dtype: np.dtype[Any],
-        is_empty: NDArray[np.bool_] | None,
+        groups: NDArray[np.int64],
     ) -> NDArray[Any]:
-        """Return a statistic as values of type `dtype`; `is_empty` are those of the parts."""
+        """Return a statistic as values of type `dtype`, for the groups of the parts."""
+        is_empty = self.is_empty[groups]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             found = np.asarray(self._of(name, kind, parts))
-            if is_empty is not None and is_empty.any() and dtype.kind in "fb":
+            if is_empty.any() and dtype.kind in "fb":
                 shape = [-1 if axis == kind.axis else 1 for axis in range(found.ndim)]
                 missing = np.nan if dtype.kind == "f" else False
                 found = np.where(is_empty.reshape(shape), missing, found)

@@ -25,9 +25,9 @@ from icechunk_format.names import unknown
 from icechunk_format.tables import Dataset
 from icechunk_format.workflows.horizontal.axes import (
     DEGREES_OF_A_CIRCLE,
+    bounds_of,
     detected_circle,
     direction_of,
-    string_attribute,
 )
 from icechunk_format.workflows.reducing.outputs import numbers_of
 from icechunk_format.workflows.reducing.run import Factor
@@ -145,10 +145,8 @@ def _numbers(dataset: Dataset, variable: Variable) -> NDArray[Any]:
 
 
 def _bounds(dataset: Dataset, labels: Variable) -> NDArray[Any] | None:
-    bounds = dataset.variables.get(string_attribute(labels, "bounds"))
-    if bounds is None or bounds.shape != (*labels.shape, 2):
-        return None
-    return _numbers(dataset, bounds)
+    bounds = bounds_of(labels, dataset.variables)
+    return None if bounds is None else _numbers(dataset, bounds)
 
 
 def _of_array(dataset: Dataset, variable: Variable, weights: Any, ranges: Ranges) -> Factor:

@@ -30,9 +30,9 @@ from icechunk_format.tables.cf import VariableDecoder, attribute_decoder, is_num
 from icechunk_format.tables.reading import Column, ScanContext
 from icechunk_format.workflows.horizontal.axes import (
     HorizontalGrid,
+    bounds_of,
     detected_circle,
     horizontal_grid,
-    string_attribute,
 )
 from icechunk_format.workflows.horizontal.reference_systems import (
     WGS_84,
@@ -305,9 +305,8 @@ def _labels(dataset: Dataset, coordinate: Variable) -> NDArray[Any]:
 
 
 def _bounds(dataset: Dataset, coordinate: Variable) -> NDArray[Any] | None:
-    bounds = dataset.variables.get(string_attribute(coordinate, "bounds"))
-    is_usable = bounds is not None and bounds.shape == (*coordinate.shape, 2)
-    return _decoded(dataset, bounds) if bounds is not None and is_usable else None
+    bounds = bounds_of(coordinate, dataset.variables)
+    return None if bounds is None else _decoded(dataset, bounds)
 
 
 def _decoded(dataset: Dataset, variable: Variable) -> NDArray[Any]:

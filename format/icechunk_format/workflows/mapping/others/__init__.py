@@ -8,13 +8,14 @@ from icechunk_format.workflows.mapping.others.opening import (
     OtherRequest,
     open_other,
 )
-from icechunk_format.workflows.mapping.others.source import OtherSource, Positions
+from icechunk_format.workflows.mapping.others.source import OtherSource, Positions, StoredArray
 
 __all__ = [
     "OpenedOther",
     "OtherRequest",
     "OtherSource",
     "Positions",
+    "StoredArray",
     "moved_elements",
     "open_other",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,19 +13,22 @@ from numpy.typing import NDArray
 from icechunk_format.groups import DimSelection, SnapshotArrays, SnapshotSource
 
 # Encoded bytes of chunks that a block holds at once.
-_FETCHED_AT_ONCE: Final = 32 * 2**20
+FETCHED_AT_ONCE: Final = 32 * 2**20
 
 Positions = range | NDArray[np.int64]
 """Elements of a further source for each selected element of the blocks, along one dimension."""
 
 
-class OtherValues(NamedTuple):
-    """The stored values of an array of a further source in a block."""
+class StoredArray(NamedTuple):
+    """The stored values of an array in a block.
 
-    name: str
+    `span` has the smallest and largest value of times of the whole group.
+    """
+
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: dict[str, Any]
+    span: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +68,7 @@ class OtherSource:
 
     def read(
         self, arrays: SnapshotArrays, parts: Mapping[str, Sequence[tuple[int, int]]]
-    ) -> Iterator[OtherValues]:
+    ) -> dict[str, StoredArray]:
         """Read all arrays at parts of the selected elements of each dimension of the blocks."""
         wanted = {
             dim: np.concatenate(
@@ -73,6 +76,7 @@ class OtherSource:
             )
             for dim, positions in self.positions.items()
         }
+        found = {}
         for name, path in self.paths.items():
             variable = arrays.variable(path)
             sizes = zip(variable.dims, variable.shape, strict=True)
@@ -82,17 +86,15 @@ class OtherSource:
                 else DimSelection.span(size, *self.ranges[dim])
                 for dim, size in sizes
             ]
-            values = arrays.reader(path).read_selected(chosen, _FETCHED_AT_ONCE)
+            values = arrays.reader(path).read_selected(chosen, FETCHED_AT_ONCE)
             for axis, (dim, own) in enumerate(zip(variable.dims, chosen, strict=True)):
                 if dim in wanted and not np.array_equal(own.positions(), wanted[dim]):
                     values = np.take(values, own.rank(wanted[dim]), axis)
             axes = tuple(i for i, dim in enumerate(variable.dims) if dim in self.dropped)
-            yield OtherValues(
-                name,
-                self.dims_in_block(name),
-                np.squeeze(values, axes),
-                dict(variable.metadata.attributes),
-            )
+            values, attributes = np.squeeze(values, axes), dict(variable.metadata.attributes)
+            dims, span = self.dims_in_block(name), self.spans.get(name)
+            found[name] = StoredArray(dims, values, attributes, span)
+        return found
 
     def bytes_of_block(self, steps: Mapping[str, int]) -> int:
         """Return the decoded bytes of the arrays in a block of these lengths."""
