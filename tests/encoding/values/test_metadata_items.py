@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers.raised import raises
 
-from icechunk_format.encoding.values.metadata_items import MetadataItems
-from icechunk_format.errors import FormatError
+from icechunk_format.encoding.values.metadata_items import NO_ITEMS, MetadataItems, checked_values
+from icechunk_format.errors import FormatError, InvalidInputError
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
@@ -25,3 +25,14 @@ def test_a_damaged_value_raises_only_when_it_is_read():
     for read in (lambda: damaged.get("b"), damaged.decode):
         with raises(FormatError, field="metadata['b']"):
             read()
+
+
+def test_none_is_no_metadata():
+    assert MetadataItems.of(None) == NO_ITEMS
+    assert checked_values(None) == {} == checked_values({})
+
+
+@pytest.mark.parametrize("given", [5, "text", [], [("a", 1)], {"a"}])
+def test_metadata_is_a_mapping(given):
+    with raises(InvalidInputError, match="must be a mapping", found=given):
+        MetadataItems.of(given)
