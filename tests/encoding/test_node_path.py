@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from icechunk_format.encoding.node_path import (
     ROOT,
     NodePath,
+    ancestors,
     component_order,
     group_path,
     is_below,
@@ -53,6 +54,12 @@ def test_the_root_has_neither_parent_nor_name() -> None:
     assert name(ROOT) == ""
 
 
+def test_the_groups_above_a_node_begin_with_the_innermost() -> None:
+    assert list(ancestors(NodePath("/a/b/c"))) == ["/a/b", "/a", "/"]
+    assert list(ancestors(NodePath("/a"))) == ["/"]
+    assert list(ancestors(ROOT)) == []
+
+
 def test_a_common_prefix_is_not_nesting() -> None:
     assert not is_below(NodePath("/foo-x"), NodePath("/foo"))
     assert is_below(NodePath("/foo/x"), NodePath("/foo"))
@@ -71,7 +78,22 @@ def test_the_two_orders_differ() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "a/b", "/a/", "//", "/a//b", "/.", "/a/../b", "/..", "/a/./b", "/a\0b", "/\ud800"],
+    [
+        "",
+        "a",
+        "a/b",
+        "ab",
+        "ab/c",
+        "/a/",
+        "//",
+        "/a//b",
+        "/.",
+        "/a/../b",
+        "/..",
+        "/a/./b",
+        "/a\0b",
+        "/\ud800",
+    ],
 )
 def test_what_is_not_canonical_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a node path"):

@@ -29,6 +29,8 @@ TYPES = {name: values.type for name, values in COLUMNS.items()}
         ("date(time) + lead > '2024-07-01'", [1, 8]),
         ("date(time) - lead > '2024-07-01'", [1]),
         ("i + '1' = 2", [0]),
+        # NaN is above every number.
+        ("tan(d) > 0.5", [1, 3, 5, 6, 7, 9]),
         ("'1' + i = 2", [0]),
         ("d * '0.5' = 0.25", [5]),
         # A whole quotient is a BIGINT, which holds it.
