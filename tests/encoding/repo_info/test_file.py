@@ -255,6 +255,7 @@ def test_ids_are_a_sequence() -> None:
     assert held != ids[:3]
     assert held != [*ids[:3], ids[0]]
     assert held != 7
+    assert (held == 7) is False
     assert hash(held) == hash(SnapshotIds.of(ids))
 
 
@@ -275,3 +276,13 @@ def test_the_two_faults_of_a_history_are_told_apart() -> None:
         replace(repository, snapshots=snapshots).ancestry(TIP_ID)
     with raises(FormatError, match="is a parent, but is not listed"):
         replace(repository, snapshots={TIP_ID: snapshots[TIP_ID]}).ancestry(TIP_ID)
+
+
+def test_a_state_has_nothing_but_its_status_at_first() -> None:
+    empty = RepoInfo(status=RepoStatus(set_at=1))
+    assert empty.spec_version == 2
+    assert (empty.tags, empty.branches, empty.snapshots, empty.metadata) == ({}, {}, {}, {})
+    assert (empty.deleted_tags, empty.latest_updates) == ((), ())
+    assert empty.repo_before_updates is empty.config is None
+    assert empty.enabled_feature_flags is empty.disabled_feature_flags is None
+    assert repo_info.decode(repo_info.encode(empty)) == empty
