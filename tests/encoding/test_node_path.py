@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from icechunk_format.encoding.node_path import (
     name,
     parent,
     parse_node_path,
+    stored_node_path,
 )
 from icechunk_format.errors import InvalidInputError
 
@@ -98,6 +100,13 @@ def test_the_two_orders_differ() -> None:
 def test_what_is_not_canonical_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a node path"):
         parse_node_path(text)
+
+
+def test_paths_of_files_are_absolute_at_least() -> None:
+    assert stored_node_path("/a//b/") == "/a//b/"
+    for string in ("", "a", "a/b"):
+        with raises(InvalidInputError, found=string):
+            stored_node_path(string)
 
 
 @pytest.mark.parametrize("child", ["", "..", "a/b", "/"])
