@@ -122,6 +122,26 @@ def test_every_kind_of_update_has_a_class() -> None:
     assert max(UpdateKind) == 16
 
 
+@pytest.mark.parametrize(
+    ("word", "number", "fields"),
+    [
+        ("TagCreated", 5, {"name": "n"}),
+        ("TagDeleted", 6, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("BranchCreated", 7, {"name": "n"}),
+        ("BranchDeleted", 8, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("BranchReset", 9, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("NewCommit", 10, {"branch": "n", "new_snap_id": TIP_ID}),
+    ],
+)
+def test_an_update_keeps_its_kind(word: str, number: int, fields: dict[str, object]) -> None:
+    details = getattr(repo_updates, f"{word}Update")(**fields)
+    log = (Update(details=details, updated_at=1),)
+    (found,) = repo_info.decode(
+        repo_info.encode(replace(small_repository(), latest_updates=log))
+    ).latest_updates
+    assert (int(found.kind), found.details, type(found.details)) == (number, details, type(details))
+
+
 def test_values_survive_pickling() -> None:
     repository = small_repository()
     assert pickle.loads(pickle.dumps(repository)) == repository

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.encoding.tables import bulk_writer
 from icechunk_format.encoding.tables.bulk_reader import Tables, VectorReader
@@ -14,6 +15,7 @@ from icechunk_format.encoding.tables.bulk_writer import Assembly, TableLayout, w
 from icechunk_format.encoding.tables.reader import read_root
 from icechunk_format.encoding.tables.schema import TableSchema
 from icechunk_format.encoding.tables.writer import TableWriter, pack_blobs
+from icechunk_format.errors import FormatError
 
 ROOT = TableSchema("Root", rows="offset")
 LEAF = TableSchema("Leaf", number="u64", text="offset")
@@ -164,3 +166,8 @@ def test_a_field_of_a_table_that_shares_a_vtable_is_looked_for_in_the_table() ->
         body += struct.pack("<iIQ", len(body) - vtable, 0, 7 + vtable)
     tables = Tables(VectorReader(body), np.array(positions, np.int64), schema, "rows")
     assert tables.column("number").tolist() == [7, 15]
+    assert tables.has("number").all()
+    # Whether the field is there is not known if the file ends before it.
+    cut = Tables(VectorReader(body[:-8]), np.array(positions, np.int64), schema, "rows")
+    with raises(FormatError, field="rows.number"):
+        cut.has("number")
