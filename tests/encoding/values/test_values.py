@@ -111,6 +111,16 @@ def test_offsets_around_the_limit_of_a_width_are_kept() -> None:
             assert decode_flexbuffer(encode_flexbuffer(value)) == value
 
 
+def test_the_root_is_aligned_to_its_width() -> None:
+    for length in range(250, 260):
+        data = encode_flexbuffer("x" * length)
+        width = data[-1]
+        assert width == (1 if length < 255 else 2)
+        assert (len(data) - 2 - width) % width == 0
+        # The library looks for the text at the offset.
+        assert library.Loads(bytearray(data)) == "x" * length
+
+
 def test_types_that_only_other_writers_use_are_read() -> None:
     builder = library.Builder()
     with builder.Vector():
