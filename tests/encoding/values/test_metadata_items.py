@@ -85,3 +85,10 @@ def test_of_items_with_one_name_the_first_is_read():
     root = writer.table(schema, metadata=writer.offsets(cells))
     table = read_root(writer.finish(root), schema, object_key="k", file_type="t")
     assert read_items(table, spec_version=2).items == (("a", b"2"), ("b", b"1"))
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\udfff", "a\udc00", 1, None, b"a"])
+def test_names_are_strings_in_utf8(name):
+    with raises(InvalidInputError, found=name):
+        MetadataItems.of({name: 1})
+    assert MetadataItems.of({"\ud7ff\ue000": 1}).get("\ud7ff\ue000") == 1

@@ -62,6 +62,7 @@ def test_tags_are_names_of_values(text: str, value: Any) -> None:
 
 
 def test_a_file_may_have_the_largest_size() -> None:
+    assert MAX_YAML_SIZE == 262_144
     data = b"a: 1\n".ljust(MAX_YAML_SIZE, b"#")
     assert decode_yaml(data, object_key="k") == {"a": 1}
     with raises(FormatError, object_key="k", file_type="configuration"):
