@@ -85,11 +85,14 @@ class Session(Settings):
                 if not tests and pairs is not None:
                     # Python reports no line for a jump, such as `continue`.
                     tests = by_line.get(mutant.lines.start - 1, set())
+                # A function may run at import alone, where it makes what the tests use.
+                is_unseen = not tests
+                tests = tests or set().union(*by_line.values())
                 if not tests:
                     self._report(mutant, NOT_RUN)
                     continue
                 chosen = self._best(tests)
-                if pairs is None or not _is_replaceable(module.code, pairs, live):
+                if is_unseen or pairs is None or not _is_replaceable(module.code, pairs, live):
                     names = [session.items[n].nodeid for n in chosen]
                     self.at_import.append((mutant, names))
                     continue

@@ -213,3 +213,14 @@ def test_writers_keep_the_expansion_that_readers_accept(monkeypatch: pytest.Monk
         wrap(payload, file_type=FileType.SNAPSHOT, spec_version=2)
     monkeypatch.setattr(envelope, "_MOST_EXPANSION", 4001 // frame + 1)
     assert read(wrap(payload, file_type=FileType.SNAPSHOT, spec_version=2)) == payload
+
+
+def test_content_that_is_too_short_for_a_flatbuffer_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(envelope, "_UNCHECKED_SIZE", 0)
+    for content in (b"a", b"1234567", b"12345678", struct.pack("<I", 4) + b"Ichk" + bytes(8)):
+        with raises(FormatError, field="payload", match="the content starts with"):
+            read(with_frame(zstandard.compress(content)))
+    whole = struct.pack("<I", 8) + b"Ichk" + bytes(8)
+    assert read(with_frame(zstandard.compress(whole))) == whole

@@ -92,6 +92,10 @@ def test_lookalike_letters_are_read_as_people_mean_them() -> None:
         "1CECHNKREP0F1RSTCM-0",
         "1CECHNKREP0F1RSTCMTé",
         "1CECHNKREP0F1RSTCM\u0661\u0661",
+        # Their capitals are I and S.
+        "1CECHNKREP0F1RSTCM\u01310",
+        "\u0131CECHNKREP0F1RSTCMT0",
+        "1CECHNKREP0F1R\u017fTCMT0",
     ],
 )
 def test_malformed_text_is_refused(text: str) -> None:

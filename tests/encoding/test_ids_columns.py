@@ -50,3 +50,20 @@ def test_ids_that_share_half_are_sorted_by_the_rest():
     found = IdSet(columns_of(raw))
     assert found.ids().tobytes() == b"".join(sorted(set(raw)))
     assert len(found) == 6
+
+
+def test_two_ids_are_a_set():
+    one, two = b"a" * 12, b"a" * 8 + b"b" * 4
+    for raw in ([one], [one, one], [one, two], [two, one], [two, b"b" * 12], [b"b" * 12, two]):
+        found = IdSet(columns_of(raw))
+        assert found.ids().tobytes() == b"".join(sorted(set(raw)))
+
+
+def test_pairs_that_share_half_are_sorted_wherever_they_are():
+    for number in range(4):
+        raw = [bytes([first]) * 12 for first in range(4)]
+        pair = [bytes([number]) * 8 + bytes([number, 0, 0, last]) for last in (2, 1)]
+        raw = [*raw[:number], *pair, *raw[number + 1 :]]
+        found = IdSet(columns_of(raw))
+        assert found.ids().tobytes() == b"".join(sorted(raw))
+        assert found.contains(columns_of(raw)).all()

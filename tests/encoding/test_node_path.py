@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from helpers.raised import raises
 from hypothesis import given
 from hypothesis import strategies as st
 
 from icechunk_format.encoding.node_path import (
     ROOT,
     NodePath,
+    ancestors,
     component_order,
     group_path,
     is_below,
@@ -16,6 +18,7 @@ from icechunk_format.encoding.node_path import (
     name,
     parent,
     parse_node_path,
+    stored_node_path,
 )
 from icechunk_format.errors import InvalidInputError
 
@@ -53,6 +56,12 @@ def test_the_root_has_neither_parent_nor_name() -> None:
     assert name(ROOT) == ""
 
 
+def test_the_groups_above_a_node_begin_with_the_innermost() -> None:
+    assert list(ancestors(NodePath("/a/b/c"))) == ["/a/b", "/a", "/"]
+    assert list(ancestors(NodePath("/a"))) == ["/"]
+    assert list(ancestors(ROOT)) == []
+
+
 def test_a_common_prefix_is_not_nesting() -> None:
     assert not is_below(NodePath("/foo-x"), NodePath("/foo"))
     assert is_below(NodePath("/foo/x"), NodePath("/foo"))
@@ -71,11 +80,33 @@ def test_the_two_orders_differ() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a", "a/b", "/a/", "//", "/a//b", "/.", "/a/../b", "/..", "/a/./b", "/a\0b", "/\ud800"],
+    [
+        "",
+        "a",
+        "a/b",
+        "ab",
+        "ab/c",
+        "/a/",
+        "//",
+        "/a//b",
+        "/.",
+        "/a/../b",
+        "/..",
+        "/a/./b",
+        "/a\0b",
+        "/\ud800",
+    ],
 )
 def test_what_is_not_canonical_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a node path"):
         parse_node_path(text)
+
+
+def test_paths_of_files_are_absolute_at_least() -> None:
+    assert stored_node_path("/a//b/") == "/a//b/"
+    for string in ("", "a", "a/b"):
+        with raises(InvalidInputError, found=string):
+            stored_node_path(string)
 
 
 @pytest.mark.parametrize("child", ["", "..", "a/b", "/"])

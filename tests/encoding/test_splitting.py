@@ -113,3 +113,13 @@ def test_conditions_are_nested_to_a_limit() -> None:
     assert rules_tree(parse_rules(rule(condition), "k"))["split_sizes"][0][0] == condition
     with raises(FormatError, match="deeper than 32", object_key="k"):
         parse_rules(rule({"or": [condition]}), "k")
+
+
+def test_a_rule_for_any_axis_has_no_name() -> None:
+    rule = DimensionRule(by="any", value="never", num_chunks=2)
+    assert rule.holds(0, "time")
+    assert rule.holds(3, None)
+    named = DimensionRule(by="dimension_name", value="^time$", num_chunks=2)
+    assert [named.holds(0, name) for name in ("time", "x", None)] == [True, False, False]
+    numbered = DimensionRule(by="axis", value=1, num_chunks=2)
+    assert [numbered.holds(axis, "time") for axis in (0, 1)] == [False, True]

@@ -215,6 +215,11 @@ def test_a_log_that_no_reader_accepts_is_refused_before_it_is_made() -> None:
         EncodedLog(log, chunks={node: Claimed(50_000_000, 0)})
 
 
+def test_bytes_without_a_key_are_named_so() -> None:
+    with raises(FormatError, object_key="<bytes>", file_type="transaction log"):
+        transaction_log.decode(b"")
+
+
 def test_damage_only_gives_typed_errors() -> None:
     named: set[object] = set()
     generator = np.random.default_rng(7)

@@ -231,7 +231,7 @@ def rows_of_ids(ids: NDArray[np.uint8], wanted: NDArray[np.uint8]) -> NDArray[np
 
 def id_columns(ids: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
     """Return the first eight and the last four bytes of ids, uint8 of shape (n, 12), as numbers."""
-    rows = np.ascontiguousarray(ids, dtype=np.uint8).reshape(-1, ObjectId.SIZE)
+    rows = np.ascontiguousarray(ids).reshape(-1, ObjectId.SIZE)
     high = np.ascontiguousarray(rows[:, :8]).view(">u8").ravel().astype(np.uint64)
     low = np.ascontiguousarray(rows[:, 8:]).view(">u4").ravel().astype(np.uint32)
     return high, low

@@ -323,6 +323,20 @@ def test_settings_of_another_type_are_refused_by_name(tree: Any, setting: str | 
         decode_flexbuffer_config(encode_flexbuffer(tree))
 
 
+def test_damage_is_that_of_the_object() -> None:
+    for data in (b"", b"\0\0\3"):
+        with raises(FormatError, object_key="repo", field="config", file_type="configuration"):
+            decode_flexbuffer_config(data)
+
+
+def test_a_threshold_has_16_bits() -> None:
+    tree = {"inline_chunk_threshold_bytes": 65_535}
+    config = decode_flexbuffer_config(encode_flexbuffer(tree))
+    assert config.inline_chunk_threshold_bytes == 65_535
+    with raises(FormatError, field="inline_chunk_threshold_bytes"):
+        decode_flexbuffer_config(encode_flexbuffer({"inline_chunk_threshold_bytes": 65_536}))
+
+
 def test_numbers_that_zstd_has_no_use_for_are_read_as_the_nearest() -> None:
     locations = {"compression_level": -5, "dictionary_max_size_bytes": 2**32 - 1}
     tree = {

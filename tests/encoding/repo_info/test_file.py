@@ -122,6 +122,26 @@ def test_every_kind_of_update_has_a_class() -> None:
     assert max(UpdateKind) == 16
 
 
+@pytest.mark.parametrize(
+    ("word", "number", "fields"),
+    [
+        ("TagCreated", 5, {"name": "n"}),
+        ("TagDeleted", 6, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("BranchCreated", 7, {"name": "n"}),
+        ("BranchDeleted", 8, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("BranchReset", 9, {"name": "n", "previous_snap_id": TIP_ID}),
+        ("NewCommit", 10, {"branch": "n", "new_snap_id": TIP_ID}),
+    ],
+)
+def test_an_update_keeps_its_kind(word: str, number: int, fields: dict[str, object]) -> None:
+    details = getattr(repo_updates, f"{word}Update")(**fields)
+    log = (Update(details=details, updated_at=1),)
+    (found,) = repo_info.decode(
+        repo_info.encode(replace(small_repository(), latest_updates=log))
+    ).latest_updates
+    assert (int(found.kind), found.details, type(found.details)) == (number, details, type(details))
+
+
 def test_values_survive_pickling() -> None:
     repository = small_repository()
     assert pickle.loads(pickle.dumps(repository)) == repository
@@ -255,6 +275,7 @@ def test_ids_are_a_sequence() -> None:
     assert held != ids[:3]
     assert held != [*ids[:3], ids[0]]
     assert held != 7
+    assert (held == 7) is False
     assert hash(held) == hash(SnapshotIds.of(ids))
 
 
@@ -275,3 +296,13 @@ def test_the_two_faults_of_a_history_are_told_apart() -> None:
         replace(repository, snapshots=snapshots).ancestry(TIP_ID)
     with raises(FormatError, match="is a parent, but is not listed"):
         replace(repository, snapshots={TIP_ID: snapshots[TIP_ID]}).ancestry(TIP_ID)
+
+
+def test_a_state_has_nothing_but_its_status_at_first() -> None:
+    empty = RepoInfo(status=RepoStatus(set_at=1))
+    assert empty.spec_version == 2
+    assert (empty.tags, empty.branches, empty.snapshots, empty.metadata) == ({}, {}, {}, {})
+    assert (empty.deleted_tags, empty.latest_updates) == ((), ())
+    assert empty.repo_before_updates is empty.config is None
+    assert empty.enabled_feature_flags is empty.disabled_feature_flags is None
+    assert repo_info.decode(repo_info.encode(empty)) == empty

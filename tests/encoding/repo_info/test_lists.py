@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from helpers.raised import raises
 
 from icechunk_format.encoding.envelope import FileType, unwrap, wrap
 from icechunk_format.encoding.ids import SnapshotId
@@ -21,6 +23,7 @@ from icechunk_format.encoding.repo_info.updates import (
     TagCreatedUpdate,
     Update,
 )
+from icechunk_format.encoding.tables.bulk_reader import Ranges, VectorReader
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import FormatError, InvalidInputError, UnsupportedError
 from icechunk_format.repository.state import repo_file
@@ -140,3 +143,34 @@ def test_a_state_that_was_written_is_remembered_as_it_would_be_read(seed):
     found = repo_file.decode_state(data)
     assert found == repo_info.decode(data)
     assert list(found.snapshots) == list(repo_info.decode(data).snapshots)
+
+
+def test_ranges_may_take_four_times_the_size_of_the_file():
+    reader = VectorReader(bytes(120), object_key="repo", file_type="repo info")
+    starts = np.zeros(2, dtype=np.int64)
+    for size in (1, 12):
+        largest = Ranges(starts=starts, lengths=np.array([240 // size, 240 // size]))
+        repo_lists.check_sharing(reader, largest, size)
+        larger = Ranges(starts=starts, lengths=largest.lengths + np.array([0, 1]))
+        with raises(FormatError, object_key="repo", field="repo"):
+            repo_lists.check_sharing(reader, larger, size)
+
+
+def test_times_of_commits_have_64_bits():
+    repo = state(2)
+    commits = [
+        Update(
+            details=NewCommitUpdate(branch="main", new_snap_id=own),
+            updated_at=time,
+            backup_path=backup_name(number, own.raw) if number else None,
+        )
+        for number, (own, time) in enumerate(
+            zip(repo.snapshots, [2**64 - 1, 2**53 + 1, *range(40)], strict=False)
+        )
+    ]
+    kept = replace(repo, latest_updates=tuple(commits))
+    assert repo_info.decode(repo_info.encode(kept)) == kept
+    for time in (2**64, -1):
+        wrong = [*commits[:-1], replace(commits[-1], updated_at=time)]
+        with pytest.raises(InvalidInputError):
+            repo_info.encode(replace(repo, latest_updates=tuple(wrong)))

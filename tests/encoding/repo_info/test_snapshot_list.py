@@ -16,7 +16,7 @@ from icechunk_format.encoding.ids import SnapshotId
 from icechunk_format.encoding.repo_info import file as repo_info
 from icechunk_format.encoding.repo_info import lists
 from icechunk_format.encoding.repo_info.file import REPO, RepoInfo, SnapshotInfo
-from icechunk_format.encoding.repo_info.snapshot_list import SnapshotList, with_snapshot
+from icechunk_format.encoding.repo_info.snapshot_list import SnapshotList, list_of, with_snapshot
 from icechunk_format.encoding.repo_info.updates import RepoStatus
 from icechunk_format.encoding.tables.reader import read_root
 from icechunk_format.encoding.values.metadata_items import MetadataItems
@@ -199,3 +199,35 @@ def test_metadata_that_is_not_cut_out_yet_is_a_value_like_any_other(act):
         assert pickle.loads(pickle.dumps(found)) == wanted
         assert not hasattr(items, "item")
     assert any(info.metadata_items.items for info in repo.snapshots.values())
+
+
+@pytest.mark.parametrize("read", [lambda held, own: held[own], SnapshotList.get])
+def test_a_snapshot_that_is_not_listed_has_no_summary(read):
+    held, missing = read_again(history(5, 20)).snapshots, SnapshotId(bytes(12))
+    if read is SnapshotList.get:
+        assert read(held, missing) is None
+    else:
+        with pytest.raises(KeyError):
+            read(held, missing)
+
+
+def test_a_list_that_is_made_names_no_object():
+    infos = list(history(6, 20).snapshots.values())
+    held = list_of(infos, 2)
+    damaged = MetadataItems(items=(("a", b"\xff"),))
+    held = with_snapshot(held, drawn(random.Random(1), [], metadata_items=damaged))
+    (found,) = [info for info in held.values() if info.metadata_items.items == damaged.items]
+    with raises(FormatError, object_key="<bytes>", field="metadata['a']"):
+        found.metadata_items.decode()
+
+
+def test_of_neighbours_with_one_name_the_first_counts():
+    repo = history(7, 20)
+    first = next(iter(repo.snapshots))
+    items = MetadataItems(items=(("a", b"1"), ("a", b"2"), ("b", b"3"), ("b", b"4")))
+    for names in ((items.items), items.items[:2], items.items[1:]):
+        odd = replace(repo.snapshots[first], metadata_items=MetadataItems(items=tuple(names)))
+        found = read_again(replace(repo, snapshots={**repo.snapshots, first: odd}))
+        kept = dict(reversed(names))
+        assert dict(found.snapshots[first].metadata_items.items) == kept
+        assert len(found.snapshots[first].metadata_items.items) == len(kept)

@@ -24,6 +24,7 @@ from icechunk_format.encoding.ids import ManifestId, NodeId, SnapshotId
 from icechunk_format.encoding.node_path import NodePath
 from icechunk_format.encoding.snapshot import file as snapshot
 from icechunk_format.encoding.snapshot.decode_nodes import ARRAY_DATA, NODE_SNAPSHOT
+from icechunk_format.encoding.snapshot.encode_nodes import EncodedNodes
 from icechunk_format.encoding.snapshot.file import (
     SNAPSHOT,
     ArrayNode,
@@ -32,6 +33,7 @@ from icechunk_format.encoding.snapshot.file import (
     NodeSnapshot,
     Snapshot,
 )
+from icechunk_format.encoding.snapshot.nodes import Nodes
 from icechunk_format.encoding.tables.reader import read_root
 from icechunk_format.encoding.values.metadata_items import MetadataItems
 from icechunk_format.errors import InvalidInputError
@@ -143,6 +145,23 @@ def test_lists_equal_lists_only() -> None:
     assert refs != [1]
     assert tree.manifest_files != ManifestFiles.empty()
     assert tree.manifest_files != [1]
+    assert tree.nodes != 1
+    one = (b"m" * 12, 5, 6)
+    for number, other in enumerate((b"n" * 12, 7, 7)):
+        assert files_of(one) != files_of((*one[:number], other, *one[number + 1 :]))
+    assert files_of(one) == files_of(one)
+
+
+def test_an_empty_list_of_files_has_the_types_of_others() -> None:
+    empty, one = ManifestFiles.empty(), files_of((b"m" * 12, 5, 6))
+    for name in ("ids", "size_bytes", "num_chunk_refs"):
+        assert getattr(empty, name).dtype == getattr(one, name).dtype
+
+
+def test_sizes_of_files_are_exact() -> None:
+    size = 2**60 + 1
+    found = files_of((b"m" * 12, size, 6)).sizes_of(ManifestId.rows([ManifestId(b"m" * 12)]))
+    assert (found.tolist(), found.dtype) == ([size], np.int64)
 
 
 def test_columns_are_read_only() -> None:
@@ -233,6 +252,77 @@ def test_version_1_refuses_grids_that_are_not_regular(num_chunks: tuple[int, ...
     with raises(InvalidInputError, allowed="a regular chunk grid"):
         snapshot.encode(changed_array(1, num_chunks=num_chunks))
     assert snapshot.encode(changed_array(2, num_chunks=num_chunks))
+
+
+def test_a_grid_that_version_1_cannot_hold_is_named_with_its_axis() -> None:
+    def array(path: str, *num_chunks: int) -> NodeSnapshot:
+        made = ArrayNode(
+            shape=(10,) * len(num_chunks),
+            num_chunks=num_chunks,
+            manifests=refs_of([], [], len(num_chunks)),
+        )
+        return NodeSnapshot(id=NodeId(b"12345678"), path=NodePath(path), user_data=b"", array=made)
+
+    nodes = (array("/a", 1, 2), array("/b", 1, 1, 5), array("/c", 6), array("/d", 5))
+    old = replace(small_snapshot(1), nodes=nodes)
+    with raises(InvalidInputError, match="array '/c' .* along axis 0", found=(10, 6)):
+        snapshot.encode(old)
+    nodes = (array("/a", 1, 2), array("/b", 1, 1, 6, 1), array("/d", 5))
+    with raises(InvalidInputError, match="array '/b' .* along axis 2", found=(10, 6)):
+        snapshot.encode(replace(old, nodes=nodes))
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (1, 0, 2), (1, 1)])
+def test_short_dimensions_are_kept(spec_version: int, shape: tuple[int, ...]) -> None:
+    changes = {"shape": shape, "num_chunks": shape, "dimension_names": None}
+    original = changed_array(spec_version, **changes, manifests=refs_of([], [], len(shape)))
+    assert snapshot.decode(snapshot.encode(original), object_key="k") == original
+
+
+@pytest.mark.parametrize("is_v1", [True, False])
+def test_the_list_of_nodes_ends_at_a_multiple_of_eight(is_v1: bool) -> None:
+    for count in range(6):
+        nodes = [
+            NodeSnapshot(id=NodeId(b"12345678"), path=NodePath("/" + "a" * n), user_data=b"x" * n)
+            for n in range(1, count + 1)
+        ]
+        encoded = EncodedNodes(Nodes.of(nodes), is_v1=is_v1)
+        assert encoded.size % 8 == 0
+        assert sum(map(len, encoded.blocks())) == encoded.size
+
+
+WITH_NAMES, WITHOUT_NAMES = "140004000c0008001000", "10000400000008000c00"
+
+
+def test_nothing_is_written_for_what_is_not_there() -> None:
+    def encoded(*nodes: NodeSnapshot) -> bytes:
+        return b"".join(map(bytes, EncodedNodes(Nodes.of(nodes), is_v1=False).blocks()))
+
+    def array(path: str, name: str | None) -> NodeSnapshot:
+        manifests = refs_of([], [], 1)
+        made = ArrayNode(
+            shape=(1,), num_chunks=(1,), dimension_names=name and (name,), manifests=manifests
+        )
+        return NodeSnapshot(id=NodeId(b"12345678"), path=NodePath(path), user_data=b"", array=made)
+
+    assert encoded() == bytes(8)
+    # The vtables of arrays with and without names.
+    vtables = [bytes.fromhex(f"0c00{rest}") for rest in (WITH_NAMES, WITHOUT_NAMES)]
+    for name, expected in (("x", [True, False]), (None, [False, True])):
+        data = encoded(array("/a", name))
+        assert [vtable in data for vtable in vtables] == expected
+
+
+def test_a_higher_level_makes_a_smaller_file() -> None:
+    nodes = [
+        NodeSnapshot(id=NodeId(n.to_bytes(8, "big")), path=NodePath(f"/{n}"), user_data=b"%d" % n)
+        for n in range(3000)
+    ]
+    version = replace(small_snapshot(), nodes=Nodes.of(sorted(nodes, key=lambda one: one.path)))
+    one, three, nineteen = (snapshot.encode(version, level=level) for level in (1, 3, 19))
+    assert len(nineteen) < len(one)
+    assert one != three == snapshot.encode(version)
 
 
 def test_columns_of_the_wrong_shape_are_refused() -> None:

@@ -10,7 +10,11 @@ from helpers.files.small_snapshots import MANIFEST
 
 from icechunk_format.encoding.ids import NodeId
 from icechunk_format.encoding.snapshot import file as snapshot
-from icechunk_format.encoding.snapshot.decode_nodes import DIMENSION_NAME
+from icechunk_format.encoding.snapshot.decode_nodes import (
+    DIMENSION_NAME,
+    GROUP_DATA,
+    NODE_SNAPSHOT,
+)
 from icechunk_format.encoding.snapshot.manifest_lists import MANIFEST_FILE
 from icechunk_format.encoding.values.metadata_items import METADATA_ITEM
 
@@ -93,3 +97,22 @@ def test_the_spec_byte_and_the_lists_are_independent() -> None:
     assert found.manifest_files.ids.tobytes() == MANIFEST
     assert found.manifest_files.size_bytes.tolist() == [9]
     assert found.manifest_files.num_chunk_refs.tolist() == [0]
+
+
+def test_nodes_that_share_a_table_at_the_end_of_the_file_are_read() -> None:
+    def nodes(w: TableWriter) -> int:
+        return w.offsets([node_table(w)] * 1000)
+
+    found = snapshot.decode(made(nodes=nodes), object_key="k")
+    assert [node.path for node in found.nodes] == ["/a"]
+    assert found.duplicate_paths == ("/a",)
+
+
+def test_a_repeated_path_that_is_not_utf8_is_named_as_far_as_it_goes() -> None:
+    def nodes(w: TableWriter) -> int:
+        fields = {"id": b"12345678", "user_data": w.blob(b""), "path": w.blob(b"/a\xff")}
+        kind = {"node_data_type": 2, "node_data": w.table(GROUP_DATA)}
+        return w.offsets([w.table(NODE_SNAPSHOT, **fields, **kind) for _ in range(2)])
+
+    found = snapshot.decode(made(nodes=nodes), object_key="k")
+    assert found.duplicate_paths == ("/a\ufffd",)

@@ -133,3 +133,12 @@ def test_bytes_of_nodes_that_are_gone_are_given_up() -> None:
         nodes = nodes.changed([f"/v{number:06}"], [])
     assert len(nodes) == 51
     assert nodes.columns.nbytes < size / 2
+
+
+def test_no_node_has_a_path_that_is_not_unicode() -> None:
+    nodes = small_snapshot().nodes
+    for path in ("/\ud800", "/foo\udfff", "\ud800"):
+        assert nodes.at(path) is None
+        assert nodes.number_of(path) is None
+        assert list(nodes.descendants(path)) == list(nodes.children(path)) == []
+        assert nodes.changed([path], []) == nodes

@@ -286,3 +286,24 @@ def test_ranges_of_any_lengths_are_copied(parts: list[bytes]) -> None:
     reversed_ends = source.size - starts
     copy_ranges(source, starts, target, reversed_ends - lengths, lengths)
     assert target.tobytes() == b"".join(reversed(parts))
+
+
+def test_ranges_end_inside_the_buffer() -> None:
+    starts, lengths = np.array([0, 8]), np.array([3, 2])
+    VectorReader(bytes(24)).check_ranges(starts, lengths, 8, "rows")
+    for size, first in ((23, 0), (24, -1)):
+        with raises(FormatError, field="rows"):
+            VectorReader(bytes(size)).check_ranges(
+                starts + np.array([first, 0]), lengths, 8, "rows"
+            )
+    nothing = np.zeros(0, dtype=np.int64)
+    VectorReader(b"").check_ranges(nothing, nothing, 8, "rows")
+
+
+def test_a_vector_may_be_the_start_of_the_buffer() -> None:
+    # Its only offset points to a table at 8 whose vtable is at 4.
+    payload = struct.pack("<I2Hi", 8, 4, 4, 4)
+    assert VectorReader(payload).tables_between(0, 1, ROW, "rows").positions.tolist() == [8]
+    for start in (-4, 12):
+        with raises(FormatError, field="rows", count=1):
+            VectorReader(payload).tables_between(start, 1, ROW, "rows")

@@ -397,3 +397,61 @@ def test_declarations_agree_with_the_schema_files(schema: TableSchema) -> None:
     assert {name: spec.kind for name, spec in schema.fields.items()} == declared
     assert [spec.slot for spec in schema.fields.values()] == list(range(len(declared)))
     assert list(schema.fields) == list(declared)
+
+
+POINTER = TableSchema("Pointer", first="offset")
+
+
+def pointing(offset: int, *words: int) -> Table:
+    """Return a table of 32 bytes whose field, at 20, holds an offset; two words follow it."""
+    data = bytearray(table_bytes())
+    struct.pack_into(f"<I{len(words)}I", data, 20, offset, *words)
+    return root_of(bytes(data), POINTER)
+
+
+def test_vectors_end_inside_the_file() -> None:
+    assert pointing(8, 0, 0).vector("first", 100) == (32, 0)
+    assert pointing(4, 1, 0).vector("first", 4) == (28, 1)
+    for words, size in (((1, 0), 5), ((2, 0), 4), ((5, 0), 1)):
+        with raises(FormatError, field="first", count=words[0]):
+            pointing(4, *words).vector("first", size)
+    assert pointing(4, 4, 0).optional_blob("first") == bytes(4)
+
+
+@pytest.mark.parametrize("offset", [0, 9, 10, 13, 2**32 - 1])
+def test_offsets_point_to_a_word_inside_the_file(offset: int) -> None:
+    with raises(FormatError, field="first", found=20 + offset):
+        pointing(offset, 0, 0).vector("first", 1)
+
+
+@pytest.mark.parametrize(("offset", "is_inside"), [(0, False), (1, True), (4, False), (5, False)])
+def test_items_point_to_a_word_inside_the_file(offset: int, is_inside: bool) -> None:
+    data = bytearray(table_bytes())
+    struct.pack_into("<3I", data, 20, 4, 1, offset)
+    root = root_of(bytes(data) if offset != 1 else bytes(data) + bytes(1), POINTER)
+    if is_inside:
+        assert root.strings("first") == [""]
+    else:
+        with raises(FormatError, field="first[0]", found=28 + offset):
+            root.strings("first")
+
+
+def test_a_union_has_the_number_of_its_kind() -> None:
+    writer = TableWriter()
+    data = writer.finish(writer.table(TREE, kind_type=3, kind=writer.table(LEAF)))
+    assert root_of(data).union_kind("kind") == 3
+
+
+def test_a_table_knows_its_object() -> None:
+    root = root_of(written(small=1))
+    assert (root.object_key, root.file_type) == ("objects/X", "test file")
+    with raises(FormatError, object_key="objects/X", file_type="test file", field="small"):
+        root.charge("small", 2**62)
+
+
+def test_the_budget_of_a_file_is_spent() -> None:
+    root = root_of(written(small=1))
+    left = root._payload.work
+    root.charge("small", left)
+    with raises(FormatError, field="small"):
+        root.charge("small", 1)

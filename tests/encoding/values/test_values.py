@@ -104,6 +104,23 @@ def test_widths_grow_with_what_they_hold(big: int) -> None:
     assert decode_flexbuffer(encode_flexbuffer(value)) == value
 
 
+def test_offsets_around_the_limit_of_a_width_are_kept() -> None:
+    # The offset of the root to a text is that of its length and its NUL.
+    for length in (*range(245, 260), *range(65_525, 65_540)):
+        for value in ("x" * length, ["x" * length], {"k": "x" * length, "l": True}):
+            assert decode_flexbuffer(encode_flexbuffer(value)) == value
+
+
+def test_the_root_is_aligned_to_its_width() -> None:
+    for length in range(250, 260):
+        data = encode_flexbuffer("x" * length)
+        width = data[-1]
+        assert width == (1 if length < 255 else 2)
+        assert (len(data) - 2 - width) % width == 0
+        # The library looks for the text at the offset.
+        assert library.Loads(bytearray(data)) == "x" * length
+
+
 def test_types_that_only_other_writers_use_are_read() -> None:
     builder = library.Builder()
     with builder.Vector():
@@ -214,6 +231,18 @@ def test_each_kind_of_damage_is_named(raw: bytes, problem: str) -> None:
 
 def test_blobs_are_read() -> None:
     assert decode_flexbuffer(b"\2\0\xff\2\x64\1") == b"\0\xff"
+    # Up to the end of the buffer, and no further.
+    assert decode_flexbuffer(b"\3\0\x64\1") == b"\0\x64\1"
+    with raises(FormatError, match="4 elements at byte 1 exceed"):
+        decode_flexbuffer(b"\4\0\x64\1")
+
+
+def test_map_keys_have_a_width_that_exists() -> None:
+    raw = bytearray(encode_flexbuffer({"k": 7}))
+    assert raw == b"k\0\1\3\1\1\1\7\x08\2\x24\1"
+    raw[5] = 3
+    with raises(FormatError, match="number of width 3"):
+        decode_flexbuffer(bytes(raw))
 
 
 def test_a_vector_that_contains_itself_is_refused() -> None:
@@ -324,6 +353,14 @@ def test_lists_and_maps_of_messagepack_have_a_limit(monkeypatch: pytest.MonkeyPa
     for longer in ([1, 2, 3, 4], {"a": 1, "b": 2, "c": 3, "d": 4}, "abcd"):
         with raises(FormatError, field="value"):
             decode_msgpack(msgpack.packb(longer))
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"), [(1, "a map key is a int"), (b"", "a map key is a bytes")]
+)
+def test_a_map_key_of_another_type_is_named(key: Any, problem: str) -> None:
+    with raises(FormatError, match=problem):
+        decode_msgpack(msgpack.packb({key: 2}))
 
 
 def test_the_reserved_name() -> None:

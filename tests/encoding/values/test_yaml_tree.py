@@ -62,7 +62,20 @@ def test_tags_are_names_of_values(text: str, value: Any) -> None:
 
 
 def test_a_file_may_have_the_largest_size() -> None:
+    assert MAX_YAML_SIZE == 262_144
     data = b"a: 1\n".ljust(MAX_YAML_SIZE, b"#")
     assert decode_yaml(data, object_key="k") == {"a": 1}
     with raises(FormatError, object_key="k", file_type="configuration"):
         decode_yaml(data + b"#", object_key="k")
+
+
+def test_aliases_are_refused() -> None:
+    with raises(FormatError, object_key="k", match="aliases"):
+        decode_yaml(b"a: &x [1]\nb: *x\n", object_key="k")
+    assert decode_yaml(b"a: &x [1]\n", object_key="k") == {"a": [1]}
+
+
+@pytest.mark.parametrize("text", ["a: [1", "? [1, 2]\n: 3", "--- 1\n--- 2", "!!int x", "\0"])
+def test_what_is_no_yaml_of_a_configuration_is_refused(text: str) -> None:
+    with raises(FormatError, object_key="k", file_type="configuration", match="not YAML"):
+        decode_yaml(text.encode(), object_key="k")

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.tables import combined_selection
-from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel
+from icechunk_format.tables.selection.labels import Labels
+from icechunk_format.tables.selection.sel_isel import resolve_isel, resolve_sel, single_selectors
 
 cftime = pytest.importorskip("cftime", reason="a user's labels; the format does not need it")
 pd = pytest.importorskip("pandas", reason="a user's labels; the format does not need it")
@@ -82,6 +83,8 @@ def sel(text: str | dict, method: str | None = None) -> dict[str, list[int]]:
         ("sorted=p:b", []),
         ("month=2001-02", [1, 2]),
         ("month=2001-01:2001-02-15", [0, 1]),
+        ("month=2001-01-15T00:00:2001-02-15T00:00", [0, 1]),
+        ("month=2001-01-15T00:00:00:2001-02", [0, 1, 2]),
         ("lead=6h", [1]),
         ("lead=1h:0.5 days", [1, 2]),
         ("lead=1 day", [3]),
@@ -349,6 +352,7 @@ def test_nearest_takes_values() -> None:
         ({"lead": np.timedelta64(1, "ns")}, "lead=.*not a duration"),
         ({"lead": np.timedelta64("NaT", "s")}, "lead=.*not a duration"),
         ({"lead": np.timedelta64(1, "M")}, "lead=.*not a duration"),
+        ({"lead": np.timedelta64(1, "Y")}, "lead=.*not a duration"),
         ({"lead": pd.Timedelta(1, "ns")}, "lead=.*not a duration"),
         ({"lead": 6}, "lead=6 is not a duration"),
         ({"time": np.datetime64("NaT", "s")}, "time=.*not a date"),
@@ -473,3 +477,48 @@ def test_both_options_select_what_each_of_them_selects(sel, isel, expected):
     sizes = {"x": 5, "latitude": 4}
     found = combined_selection(sizes, lambda _: pa.array(range(5)), sel=sel, isel=isel)
     assert {dim: one.positions().tolist() for dim, one in found.items()} == expected
+
+
+def test_a_value_of_whole_seconds_selects_its_second() -> None:
+    halves = {"t": pa.array(np.arange(4) * 500_000, pa.timestamp("us"))}
+
+    def found(value: object) -> list[int]:
+        chosen = resolve_sel({"t": value}, {"t": 4}, halves.__getitem__)
+        return chosen["t"].positions().tolist()
+
+    assert found(datetime.datetime(1970, 1, 1)) == [0, 1] == found("1970-01-01T00:00:00")
+    assert found(datetime.datetime(1970, 1, 1, 0, 0, 0, 500_000)) == [1]
+
+
+def test_an_empty_dimension_of_texts_has_no_labels() -> None:
+    empty = {"s": pa.array([], pa.string())}
+    for text in ("s=a:b", "s=a..b", "s=2001:2002"):
+        assert resolve_sel(text, {"s": 0}, empty.__getitem__)["s"].count == 0
+
+
+@pytest.mark.parametrize("values", ["aabbc", "cbbaa", "aaaaa", "a", ""])
+def test_equal_texts_may_repeat_in_a_sorted_dimension(values: str) -> None:
+    labels = pa.array(list(values), pa.string())
+    assert Labels(labels, "n").is_sorted
+    found = resolve_sel("n=0:b5", {"n": len(values)}, {"n": labels}.__getitem__)
+    assert found["n"].positions().tolist() == [at for at, one in enumerate(values) if one <= "b"]
+    assert not Labels(pa.array(["a", "c", "b"]), "n").is_sorted
+
+
+def test_labels_are_shown_as_they_are_given() -> None:
+    lead = Labels(COORDINATES["lead"], "lead")
+    assert [lead.show(at) for at in (1, 3)] == ["6:00:00", "1 day, 0:00:00"]
+    assert Labels(COORDINATES["time"], "time").show(6) == "2024-07-01T06:00:00"
+    assert Labels(COORDINATES["station"], "station").show(1) == "a:b"
+
+
+def test_single_values_are_told_from_ranges_and_lists() -> None:
+    sizes = {"x": 4, "y": 4, "z": 4}
+    for given_, expected in (
+        (None, {}),
+        ({"x": 1, "y": slice(0, 2), "z": [1, 2]}, {"x": False}),
+        ({"x": "a", "y": "a:b", "z": "a,b"}, {"x": True}),
+        ({"x": "a..b", "y": 2.5}, {"y": False}),
+        ("x=1; y=0:2; z=3", {"x": True, "z": True}),
+    ):
+        assert single_selectors("sel", given_, sizes) == expected

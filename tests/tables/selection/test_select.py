@@ -81,6 +81,17 @@ def test_times_are_those_of_the_zone():
         assert found.dims["t"].positions().tolist() == [1]
 
 
+def test_the_zone_is_utc_unless_it_is_given():
+    times = {"t": pa.array([0, 3_600_000_000], pa.timestamp("us", "UTC"))}
+    found = select(
+        dims={"t": 2},
+        columns={"t": times["t"].type},
+        coordinate=times.__getitem__,
+        where="hour(t) = 1",
+    )
+    assert found.dims["t"].positions().tolist() == [1]
+
+
 def test_a_coordinate_is_read_once():
     asked = []
 

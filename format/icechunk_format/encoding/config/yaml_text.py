@@ -38,7 +38,7 @@ def encode_yaml_config(old: bytes, tree: Mapping[str, Any]) -> bytes:
     root = compose_yaml(old, object_key=CONFIG_YAML)
     before = decode_yaml_config(old).raw
     if not isinstance(root, yaml.MappingNode):
-        root = yaml.MappingNode(_MAP, [], flow_style=False)
+        root = yaml.MappingNode(_MAP, [])
     try:
         text = old.decode("utf-8")
     except UnicodeDecodeError:
@@ -150,13 +150,16 @@ def _enum(value: Any) -> yaml.Node:
 
 
 class _ConfigDumper(yaml.SafeDumper):
-    """Writes tagged integers without quotes: ``!Axis 0`` is a number, ``!Axis '0'`` is a string."""
+    """Writes tagged words that are no text without quotes.
+
+    ``!Axis 0`` is a number, ``!Axis '0'`` is a text.
+    """
 
     def choose_scalar_style(self) -> str:
         event: Any = self.event
         chosen: str = super().choose_scalar_style()
         if not event.style and event.tag and event.tag.startswith("!"):
             meaning = self.resolve(yaml.ScalarNode, event.value, (True, False))  # type: ignore[no-untyped-call]
-            if meaning == "tag:yaml.org,2002:int":
+            if meaning != "tag:yaml.org,2002:str":
                 return ""
         return chosen

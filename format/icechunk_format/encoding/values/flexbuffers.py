@@ -125,11 +125,11 @@ class _FlexReader:
             return self._vector(target, child_width, depth + 1)
         if kind in _ELEMENT_OF:
             count = self._count(target, child_width, child_width)
-            return self._typed(target, child_width, _ELEMENT_OF[kind], count, depth + 1)
+            return self._typed(target, child_width, _ELEMENT_OF[kind], count)
         if _FIXED_FIRST <= kind <= _FIXED_LAST:
             element = (_INT, _UINT, _FLOAT)[(kind - _FIXED_FIRST) % 3]
             count = 2 + (kind - _FIXED_FIRST) // 3
-            return self._typed(target, child_width, element, count, depth + 1)
+            return self._typed(target, child_width, element, count)
         self._fail(f"type {kind} at byte {position} is not a FlexBuffers type")
 
     def _count(self, target: int, width: int, element_bytes: int) -> int:
@@ -162,9 +162,10 @@ class _FlexReader:
             self._fail(problem, allowed=MAX_STRING_BYTES)
         return self._string(self._data[target:end])
 
-    def _typed(self, target: int, width: int, element: int, count: int, depth: int) -> list[Any]:
+    def _typed(self, target: int, width: int, element: int, count: int) -> list[Any]:
+        # The elements have no children, so the depth does not matter.
         packed = element << 2
-        return [self._value(target + i * width, width, packed, depth) for i in range(count)]
+        return [self._value(target + i * width, width, packed, 0) for i in range(count)]
 
     def _vector(self, target: int, width: int, depth: int) -> list[Any]:
         # One byte of type for each element follows the elements.
@@ -178,8 +179,6 @@ class _FlexReader:
     def _map(self, target: int, width: int, depth: int) -> dict[str, Any]:
         keys_at = self._follow(target - 3 * width, width)
         keys_width = self._scalar(_UNSIGNED, target - 2 * width, width)
-        if keys_width not in _UNSIGNED:
-            self._fail(f"map keys of width {keys_width} do not exist")
         values = self._vector(target, width, depth)
         count = self._count(keys_at, keys_width, keys_width)
         if count != len(values):

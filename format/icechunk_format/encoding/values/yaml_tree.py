@@ -68,15 +68,15 @@ class _ConfigLoader(yaml.SafeLoader):
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.YAMLError("a key must be a word")
-            found[str(key_node.value)] = self.construct_object(value_node, deep=True)
+            found[str(key_node.value)] = self.construct_object(value_node)
         return found
 
     def construct_tagged(self, suffix: str, node: Any) -> Any:
         content: Any
         if isinstance(node, yaml.MappingNode):
-            content = self.construct_mapping(node, deep=True)
+            content = self.construct_mapping(node)
         elif isinstance(node, yaml.SequenceNode):
-            content = [self.construct_object(item, deep=True) for item in node.value]
+            content = [self.construct_object(item) for item in node.value]
         elif node.value == "" and node.style is None:
             return suffix
         else:
@@ -84,11 +84,11 @@ class _ConfigLoader(yaml.SafeLoader):
             is_plain = node.style is None
             tag = self.resolve(yaml.ScalarNode, node.value, (is_plain, False))  # type: ignore[no-untyped-call]
             plain = yaml.ScalarNode(tag, node.value, node.start_mark, node.end_mark, node.style)
-            content = self.construct_object(plain, deep=True)
+            content = self.construct_object(plain)
         return {suffix: content}
 
     def construct_map(self, node: Any) -> dict[Any, Any]:
-        return self.construct_mapping(node, deep=True)
+        return self.construct_mapping(node)
 
     def construct_integer(self, node: Any) -> int:
         return int(node.value)

@@ -69,3 +69,52 @@ def test_labels_are_compared_as_they_are():
 def test_too_many_positions_are_refused():
     with raises(InvalidInputError, dim="x", found=2**40, allowed=unlabelled.MOST_COMPARED):
         selected(condition_of("x % 7 = 0"), "x", range(2**40))
+
+
+HUGE = 2**40
+
+
+@pytest.mark.parametrize(
+    ("sql", "bounds"),
+    [
+        ("x < 5", (0, 5)),
+        ("5 >= x", (0, 6)),
+        ("x > 5 AND x <= 9", (6, 10)),
+        ("x IS NULL", (0, 0)),
+        ("x IS NOT NULL", (0, HUGE)),
+        ("NOT x > 5", (0, 6)),
+        ("NOT x >= 5", (0, 5)),
+        ("NOT x < 5", (5, HUGE)),
+        ("NOT x <= 5", (6, HUGE)),
+        ("NOT x <> 5", (5, 6)),
+        ("x = NULL OR x > 5", (6, HUGE)),
+        ("NULL < x OR x > 5", (6, HUGE)),
+        ("x = 7 OR 1 = 2", (7, 8)),
+        ("x = 7 OR 1 = 1", (0, HUGE)),
+        ("x <= 7 OR x > 5", (0, HUGE)),
+        ("x < 7 OR x >= 7", (0, HUGE)),
+        ("x IN (3, 4, NULL, -1, 1099511627776)", (3, 5)),
+    ],
+)
+def test_comparisons_with_constants_select_without_listing(sql, bounds):
+    assert selected(condition_of(sql), "x", range(HUGE)) == DimSelection.span(HUGE, *bounds)
+
+
+@pytest.mark.parametrize(
+    ("sql", "keeps"),
+    [
+        ("(x < 5) = (1 = 1)", lambda x: x < 5),
+        ("isnan(x) OR x = 3", lambda x: x == 3),
+        ("CASE WHEN x > 3 THEN x < 6 ELSE x = 1 END", lambda x: x in (1, 4, 5)),
+        ("x IN (2.0D, 4.5D)", lambda x: x == 2),
+        ("x < 4.5", lambda x: x <= 4),
+        ("NOT (x % 3 = 1)", lambda x: x % 3 != 1),
+        ("x < 3 OR x > 8", lambda x: x < 3 or x > 8),
+        ("x = 1 OR x IN (3, 4)", lambda x: x in (1, 3, 4)),
+    ],
+)
+@pytest.mark.parametrize("listed", [1, 1 << 20])
+def test_positions_of_a_short_dimension(sql, keeps, listed, monkeypatch):
+    monkeypatch.setattr(unlabelled, "_MOST_LISTED", listed)
+    found = selected(condition_of(sql), "x", range(SIZE))
+    assert found.positions().tolist() == [x for x in range(SIZE) if keeps(x)]

@@ -335,8 +335,6 @@ def _read_string(string: str | None, output_type: pa.DataType) -> pa.Scalar:
             return pa.scalar(float(re.sub(r"[dDfF]$", "", word)), output_type)
         if pa.types.is_boolean(output_type):
             return pa.scalar(_BOOLEAN_WORDS[word.lower()], output_type)
-        if pa.types.is_decimal(output_type):
-            return pa.scalar(Decimal(word), output_type)
     except (ValueError, KeyError, ArithmeticError, pa.ArrowException) as error:
         raise TypeMismatchError(f"{string!r} is not a {sql_name(output_type)}") from error
     raise TypeMismatchError(f"a string cannot be cast to {sql_name(output_type)} here")

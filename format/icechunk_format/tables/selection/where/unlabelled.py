@@ -101,8 +101,6 @@ def _found(expression: Expression, size: int) -> _Found:
     if operation == "in" and isinstance(arguments[0], ColumnRef):
         choices = arguments[1]
         assert isinstance(choices, Constant)
-        if not pa.types.is_integer(choices.value.type):
-            return whole, False
         listed = choices.value.drop_null().to_numpy(zero_copy_only=False)
         return DimSelection.of_indices(size, listed[(listed >= 0) & (listed < size)]), True
     if len(arguments) == 2:
@@ -130,15 +128,16 @@ def _compared(operation: str, left: Expression, right: Expression, size: int) ->
 
 
 def _integer(expression: Expression) -> pa.Scalar | None:
-    """Return the value of an expression without columns, if it is an integer or NULL."""
+    """Return the value of an expression without columns.
+
+    It has the type of the positions that it is compared with.
+    """
     if columns_of(expression):
         return None
     try:
-        value = evaluate(expression, {})
+        return evaluate(expression, {})
     except (EvaluationError, pa.ArrowException):
         return None
-    is_integer = isinstance(value, pa.Scalar) and pa.types.is_integer(value.type)
-    return value if is_integer else None
 
 
 def _both(one: _Found, two: _Found) -> _Found:

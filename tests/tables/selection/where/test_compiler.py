@@ -1,0 +1,114 @@
+"""Constructs keep the rows that Spark's rules keep, and others are refused with their reason."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from helpers.raised import raises
+from helpers.where.expressions import COLUMNS, ours
+from sqlglot import exp
+
+from icechunk_format.errors import InvalidInputError
+from icechunk_format.tables.selection.where.compiler import Compiler
+from icechunk_format.tables.selection.where.split import plan_where
+from icechunk_format.tables.selection.where.types import TypeMismatchError, cast, column
+
+TYPES = {name: values.type for name, values in COLUMNS.items()}
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("99.5 + 99.5 = 199.0", list(range(10))),
+        ("i IN (t, b)", [0, 1, 4, 9]),
+        ("i IN (t)", [0, 4]),
+        ("INTERVAL 1 DAY + time > '2024-07-02'", [0, 1]),
+        ("lead - INTERVAL 1 HOUR = INTERVAL 5 HOURS", [3]),
+        ("date(time) + lead > '2024-07-01'", [1, 8]),
+        ("date(time) - lead > '2024-07-01'", [1]),
+        ("i + '1' = 2", [0]),
+        # NaN is above every number.
+        ("tan(d) > 0.5", [1, 3, 5, 6, 7, 9]),
+        ("'1' + i = 2", [0]),
+        ("d * '0.5' = 0.25", [5]),
+        # A whole quotient is a BIGINT, which holds it.
+        ("CAST(nullif(t, 1) AS TINYINT) DIV CAST(-1 AS TINYINT) = 128", [1]),
+        ("flag = 'Yes'", [0, 3, 5, 8]),
+        ("flag = '0'", [1, 4, 7, 9]),
+        ("coalesce(CAST(CAST(NULL AS STRING) AS INT), i) = 3", [6]),
+        ("date_format(time, 'yyyy') = '1582'", [9]),
+        ("s LIKE 'a!%c' ESCAPE '!'", [1]),
+    ],
+)
+def test_rows_that_are_kept(sql: str, rows: list[int]) -> None:
+    assert ours(sql) == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("extract(CENTURY FROM time) = 1", "not supported"),
+        ("i IS TRUE", "'i IS TRUE' is not supported"),
+        ("date_format(date '0999-01-01', 'yyyy') = '0999'", "four digits"),
+        ("date_format(time + INTERVAL 3000000 DAY, 'yyyy') = '2024'", "four digits"),
+        ("time * 2 > time", "cannot be combined"),
+        ("time + 5 > '2024-01-01'", "cannot be combined"),
+        ("time % INTERVAL 1 DAY = time", "cannot be combined"),
+        ("lead * lead > lead", "cannot be combined"),
+        (r"s LIKE 'a\\'", "has to be followed by"),
+        ("s LIKE 'a!b' ESCAPE '!'", "has to be followed by"),
+        ("s LIKE 'a!' ESCAPE '!'", "has to be followed by"),
+        ("flag = 'maybe'", "'maybe' is not a BOOLEAN"),
+        ("i = '99999999999999999999'", "is not a BIGINT"),
+        ("lead > '1'", "a string cannot be cast to INTERVAL"),
+        ("s = lead", "STRING cannot be cast to INTERVAL"),
+        ("d > 123456789012345678901234567890123456789.0", "more than 38 digits"),
+        ("i >", "an operand is missing"),
+        ("(i > 1", r"Expecting \)"),
+    ],
+)
+def test_reasons_of_what_is_refused(sql: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        ours(sql)
+
+
+@pytest.mark.parametrize("kind", [exp.EQ, exp.LT, exp.Add, exp.BitwiseAnd, exp.Nullif, exp.Pow])
+def test_parts_of_an_operator_that_are_not_known_are_refused(kind: type[exp.Expression]) -> None:
+    """A newer parser may add one, which changes the meaning."""
+    sides = {"this": exp.column("i"), "expression": exp.Literal.number(1)}
+    Compiler(TYPES).compile(kind(**sides))
+    with raises(InvalidInputError, construct=kind.__name__):
+        Compiler(TYPES).compile(kind(**sides, ignore_signs=exp.true()))
+
+
+def test_cases_of_scalars_alone() -> None:
+    residual = plan_where("CASE WHEN i > 2 THEN t ELSE i END = 5", TYPES, []).residual
+    assert residual is not None
+    for i, t, keeps in ((3, 5, True), (3, 4, False), (2, 5, False), (None, 5, False)):
+        columns = {"i": pa.scalar(i, pa.int32()), "t": pa.scalar(t, pa.int8())}
+        assert residual.evaluate(columns, 2).to_pylist() == [keeps] * 2
+
+
+def test_a_decimal_has_its_38_digits() -> None:
+    number = "9" * 36 + ".25"
+    residual = plan_where(f"n = {number}", {"n": pa.decimal128(38, 2)}, []).residual
+    assert residual is not None
+    values = pa.array([Decimal(number), Decimal("0.25"), None], pa.decimal128(38, 2))
+    assert residual.evaluate({"n": values}, 3).to_pylist() == [True, False, False]
+
+
+def test_sums_of_decimals_have_up_to_38_digits() -> None:
+    values = pa.array([Decimal("1.25"), Decimal("-0.25"), None], pa.decimal128(37, 2))
+    residual = plan_where("n + 0.25 = 1.5", {"n": values.type}, []).residual
+    assert residual is not None
+    assert residual.evaluate({"n": values}, 3).to_pylist() == [True, False, False]
+    with pytest.raises(InvalidInputError, match="39 digits"):
+        plan_where("n + 0.25 = 1.5", {"n": pa.decimal128(38, 2)}, [])
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.bool_(), pa.int8()])
+def test_nothing_is_cast_to_an_interval(kind: pa.DataType) -> None:
+    with pytest.raises(TypeMismatchError):
+        cast(column("c", kind), pa.duration("us"))
