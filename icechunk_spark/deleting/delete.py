@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import own_options
+from icechunk_format.options.location import location_of
+from icechunk_format.workflows.deleting import DeleteRequest, DeleteResult, delete_selected
+from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import session_time_zone
 from icechunk_spark.jobs.session_options import session_change
-
-if TYPE_CHECKING:
-    from icechunk_format.workflows.deleting import DeleteResult
+from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import in_commit, totalled
 
 
 @checked_call("delete")
@@ -92,13 +94,6 @@ def delete(
     ... )
     """
     read, commit = session_change(spark, path, own_options("delete", locals()), "delete")
-    # Heavy (Arrow, NumPy, the layer of tables).
-    from icechunk_format.options.location import location_of
-    from icechunk_format.workflows.deleting import DeleteRequest, delete_selected
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.jobs.totals import in_commit, totalled
-
     work = DeleteRequest(
         read=read, time_zone=session_time_zone(spark), options=commit, dry_run=dry_run
     )

@@ -83,7 +83,7 @@ def noted(receipts: Iterable[bytes], earlier: Measures = _NO_COUNTS) -> list[Any
 
 def with_receipts(step: Callable[[Batches], Iterable[Any]]) -> Step:
     """Return a step that yields the pickled receipts of another step, and its counts at the end."""
-    return _with_counts(lambda batches: map(_sent, step(batches)), _sent)
+    return with_counts(lambda batches: map(_sent, step(batches)), _sent)
 
 
 def counted(step: Step, schema: pa.Schema, column: str) -> Step:
@@ -93,10 +93,12 @@ def counted(step: Step, schema: pa.Schema, column: str) -> Step:
         row = {"part": COUNTS, column: pickle.dumps(counts)}
         return pa.RecordBatch.from_pylist([row], schema=schema)
 
-    return _with_counts(step, row_of)
+    return with_counts(step, row_of)
 
 
-def _with_counts(step: Step, last: Callable[[Measures], pa.RecordBatch]) -> Step:
+def with_counts(step: Step, last: Callable[[Measures], pa.RecordBatch]) -> Step:
+    """Return a step that also yields a batch with its counts at the end."""
+
     def run(batches: Batches) -> Batches:
         with errors_on_one_line():
             before = measured()

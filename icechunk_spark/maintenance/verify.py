@@ -18,7 +18,6 @@ Rules of this file
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -36,17 +35,17 @@ from icechunk_format.maintenance.verifying.findings import (
 from icechunk_format.maintenance.verifying.verify import finish_verify, plan_verify
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.location import access_of, location_of
-from icechunk_format.storage.measures import measured
+from icechunk_format.storage.measures import Measures
 from icechunk_spark.jobs.cancelling import cancellable
 from icechunk_spark.jobs.errors import raised_in_jobs
 from icechunk_spark.jobs.session import cores_of, log_totals
 from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.jobs.task_rows import (
     MAX_PARTITIONS,
-    Batches,
     Step,
     over_rows,
     over_tasks,
+    with_counts,
     work_rows,
 )
 from icechunk_spark.schema import spark_struct
@@ -145,10 +144,9 @@ def verify(
 def _counted(step: Step) -> Step:
     """Return a step that also yields the counts of its tasks, as totals of a report."""
 
-    def run(batches: Batches) -> Batches:
-        before, report = measured(), Report()
-        yield from step(batches)
-        report.count_task(replace(measured() - before, tasks=1))
-        yield parts.as_work(report)
+    def row_of(counts: Measures) -> pa.RecordBatch:
+        report = Report()
+        report.count_task(counts)
+        return parts.as_work(report)
 
-    return run
+    return with_counts(step, row_of)

@@ -1,7 +1,6 @@
 """Implements ``icechunk_spark.map_blocks`` and ``icechunk_spark.read_blocks``.
 
-The import is cheap, because `icechunk_spark` imports this module: the first call imports xarray,
-Arrow and the layer of tables.
+The first call imports xarray, which an installation may lack.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -19,22 +19,25 @@ from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import own_options, path_string
+from icechunk_format.options.read import ReadRequest
+from icechunk_format.workflows.mapping import (
+    BlocksRequest,
+    MapBlocksResult,
+    MapRequest,
+    OtherRequest,
+    map_over_blocks,
+)
+from icechunk_spark.jobs.errors import errors_on_one_line, raised_in_jobs
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import (
     session_change,
     session_read,
     workflow_target,
 )
+from icechunk_spark.jobs.task_rows import on_executors, tasks_in, work_rows
+from icechunk_spark.jobs.totals import in_commit, totalled
 from icechunk_spark.queries.read import columns_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from icechunk_format.options.read import ReadRequest
-    from icechunk_format.workflows.mapping import (
-        BlocksRequest,
-        MapBlocksResult,
-        OtherRequest,
-    )
+from icechunk_spark.schema import arrow_target
 
 Sizes = Mapping[str, int]
 
@@ -190,12 +193,6 @@ def map_blocks(
         )
     given = own_options("map_blocks", locals())
     read, commit = session_change(spark, path, given, "map_blocks")
-    from icechunk_format.workflows.mapping import MapRequest, map_over_blocks
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.jobs.totals import in_commit, totalled
-
     target = workflow_target(spark, to, to_options, options)
     sources = _others(spark, path, others, options)
     mapped = _dataset_function(function, encoding or {})
@@ -289,11 +286,6 @@ def read_blocks(
     ... )
     """
     read = session_read(spark, path, own_options("read_blocks", locals()), "read_blocks")
-    from icechunk_spark.jobs.errors import errors_on_one_line
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.task_rows import tasks_in, work_rows
-    from icechunk_spark.schema import arrow_target
-
     struct = columns_of(schema)
     columns = arrow_target(struct)
     sources = _others(spark, path, others, options)
@@ -321,8 +313,6 @@ def _blocks(
     periodic: Sequence[str],
     others: Sequence[OtherRequest],
 ) -> BlocksRequest:
-    from icechunk_format.workflows.mapping import BlocksRequest
-
     return BlocksRequest(
         read=read, blocks=blocks, overlap=overlap, periodic=tuple(periodic), others=others
     )
@@ -335,8 +325,6 @@ def _others(
     options: Mapping[str, Any],
 ) -> list[OtherRequest]:
     """Return the further sources of a call with the `options` of its first source."""
-    from icechunk_format.workflows.mapping import OtherRequest
-
     storage = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
     found = []
     for name, given in (others or {}).items():

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_spark.schema import quoted, quoted_name
 
 _PARTS = ("count", "min", "max", "mean", "m2")
 
@@ -74,7 +75,7 @@ def combine_summaries(df: DataFrame, *by: str | Column, weights: str | None = No
             )
     columns: list[Column] = []
     for name in names:
-        parts = [_quoted(f"{name}_{part}") for part in ("count", "mean", "m2")]
+        parts = [quoted_name(f"{name}_{part}") for part in ("count", "mean", "m2")]
 
         def of_moments(finish: str, parts: list[str] = parts) -> Column:
             return F.expr(merged_moments(*parts, finish=finish))
@@ -83,8 +84,8 @@ def combine_summaries(df: DataFrame, *by: str | Column, weights: str | None = No
             F.coalesce(F.sum(F.col(parts[0])), F.lit(0)).cast("bigint").alias(f"{name}_count"),
             of_moments("CASE WHEN t.n > 0 THEN t.mean END").alias(f"{name}_mean"),
             of_moments("CASE WHEN t.n > 0 THEN sqrt(t.m2 / t.n) END").alias(f"{name}_std"),
-            F.min(F.col(_quoted(f"{name}_min"))).alias(f"{name}_min"),
-            F.max(F.col(_quoted(f"{name}_max"))).alias(f"{name}_max"),
+            F.min(quoted(f"{name}_min")).alias(f"{name}_min"),
+            F.max(quoted(f"{name}_max")).alias(f"{name}_max"),
         ]
     return df.groupBy(*by).agg(*columns)
 
@@ -105,7 +106,3 @@ def merged_moments(count: str, mean: str, m2: str, *, finish: str) -> str:
     )
     parts = f"filter(collect_list({part}), p -> p.n > 0)"
     return f"aggregate({parts}, {zero}, (s, p) -> {step}, t -> {finish})"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -1,10 +1,6 @@
 """Implements ``icechunk_spark.rechunk``: Spark runs the tasks and shuffles blocks of values.
 
-Rules of this file
-------------------
-1. Plans show rows, so the functions contain locations and credentials.
-2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
-   and the layer of tables.
+Plans show rows, so the functions contain locations and credentials.
 """
 
 from __future__ import annotations
@@ -12,19 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
+from icechunk_format.groups.changing import TaskReceipt
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import own_options
+from icechunk_format.options.location import location_of
 from icechunk_format.options.values import parse_byte_size
+from icechunk_format.workflows.rechunking import RechunkRequest, RechunkResult, rechunk_arrays
+from icechunk_format.workflows.rechunking.run import (
+    Rechunking,
+    copy_group,
+    cut_again,
+    cut_group,
+    write_groups,
+)
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.pieces import shuffled
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import session_change, workflow_target
-
-if TYPE_CHECKING:
-    from icechunk_format.groups.changing import TaskReceipt
-    from icechunk_format.workflows.rechunking import RechunkResult
-    from icechunk_format.workflows.rechunking.run import Rechunking
+from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import in_commit, totalled
 
 
 @checked_call("rechunk")
@@ -128,12 +134,6 @@ def rechunk(
     """
     given = own_options("rechunk", locals())
     read, commit = session_change(spark, path, given, "rechunk")
-    from icechunk_format.options.location import location_of
-    from icechunk_format.workflows.rechunking import RechunkRequest, rechunk_arrays
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.totals import in_commit, totalled
-
     target = location_of(read) if to is None else workflow_target(spark, to, to_options, options)
     work = RechunkRequest(
         read=read,
@@ -157,15 +157,6 @@ def rechunk(
 
 def _on_spark(spark: SparkSession, work: Rechunking) -> Iterable[TaskReceipt]:
     """Run all tasks: one job for direct arrays, and one for each array with a shuffle."""
-    from icechunk_format.workflows.rechunking.run import (
-        copy_group,
-        cut_again,
-        cut_group,
-        write_groups,
-    )
-    from icechunk_spark.jobs.pieces import shuffled
-    from icechunk_spark.jobs.task_rows import on_executors
-
     direct = [
         (path, number)
         for path, plan in work.arrays.items()

@@ -1,10 +1,6 @@
 """Implements ``icechunk_spark.reduce``: Spark runs the tasks and shuffles parts of statistics.
 
-Rules of this file
-------------------
-1. Plans show rows, so the functions contain locations and credentials.
-2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
-   and the layer of tables.
+Plans show rows, so the functions contain locations and credentials.
 """
 
 from __future__ import annotations
@@ -19,13 +15,30 @@ from pyspark.sql import SparkSession
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import own_options
 from icechunk_format.options.values import parse_byte_size
+from icechunk_format.workflows.reducing import (
+    ReducedArrays,
+    ReduceRequest,
+    ReduceResult,
+    check_xarray,
+    dataset_of,
+    reduce_arrays,
+)
+from icechunk_format.workflows.reducing.run import (
+    ReduceReceipt,
+    Reducing,
+    combine_pieces,
+    cut_strand,
+    reduce_tile,
+)
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.pieces import shuffled
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import session_change, workflow_target
+from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import in_commit, totalled
 
 if TYPE_CHECKING:
     import xarray
-
-    from icechunk_format.workflows.reducing import ReduceResult
-    from icechunk_format.workflows.reducing.run import ReduceReceipt, Reducing
 
 
 @checked_call("reduce")
@@ -177,17 +190,6 @@ def reduce(
     """
     given = own_options("reduce", locals())
     read, commit = session_change(spark, path, given, "reduce")
-    from icechunk_format.workflows.reducing import (
-        ReducedArrays,
-        ReduceRequest,
-        check_xarray,
-        dataset_of,
-        reduce_arrays,
-    )
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.totals import in_commit, totalled
-
     target = None if to is None else workflow_target(spark, to, to_options, options)
     if target is None and not dry_run:
         check_xarray()
@@ -216,10 +218,6 @@ def reduce(
 
 def _on_spark(spark: SparkSession, work: Reducing) -> Iterable[ReduceReceipt]:
     """Run all tasks: one job for direct arrays, and one for each array with a shuffle."""
-    from icechunk_format.workflows.reducing.run import combine_pieces, cut_strand, reduce_tile
-    from icechunk_spark.jobs.pieces import shuffled
-    from icechunk_spark.jobs.task_rows import on_executors
-
     direct = [
         (name, *read)
         for name, array in work.arrays.items()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -28,14 +28,14 @@ from pyspark.sql.types import (
 from icechunk_format.errors import IcechunkError, InvalidInputError
 from icechunk_format.options.arguments import check_argument, checked_call
 from icechunk_format.options.declare import fold_name
+from icechunk_format.tables import checked_entries, read_catalog
+from icechunk_format.tables.catalog import Entry
+from icechunk_format.tables.catalog.entries import of_problems
 from icechunk_spark.jobs.errors import errors_on_one_line
 from icechunk_spark.jobs.session import session_key
 from icechunk_spark.jobs.session_options import session_read
 from icechunk_spark.schema import quoted_name
 from icechunk_spark.sql.view import view
-
-if TYPE_CHECKING:
-    from icechunk_format.tables.catalog import Entry
 
 _COLUMNS: Final = StructType(
     [
@@ -109,10 +109,6 @@ def attach(
     ['weather', 'ocean']
     >>> spark.sql("SELECT time, avg(t2m) FROM weather GROUP BY time")  # doctest: +SKIP
     """
-    # Heavy (Arrow, NumPy, the layer of tables).
-    from icechunk_format.tables import checked_entries, read_catalog
-    from icechunk_format.tables.catalog.entries import of_problems
-
     if not isinstance(catalog, Mapping):
         check_argument("catalog", catalog, str, "'s3://company/catalog.yaml'")
     parse = partial(session_read, spark)
@@ -157,9 +153,6 @@ def tables(spark: SparkSession) -> DataFrame:
     >>> icechunk_spark.tables(spark).where("age > INTERVAL 1 DAY").show()  # doctest: +SKIP
     """
     check_argument("spark", spark, SparkSession)
-    # Heavy (Arrow, NumPy, the layer of tables).
-    from icechunk_format.tables import checked_entries
-
     known = _attached.get(session_key(spark), {})
     names = [name for name in sorted(known) if spark.catalog.tableExists(quoted_name(name))]
     entries = [known[name] for name in names]

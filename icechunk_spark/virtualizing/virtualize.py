@@ -1,10 +1,6 @@
 """Implements ``icechunk_spark.virtualize``: Spark runs the tasks.
 
-Rules of this file
-------------------
-1. Plans show rows, so the function contains storage options, which may be credentials.
-2. The import is cheap, because `icechunk_spark` imports this module: the first call imports Arrow
-   and the layer of tables.
+Plans show rows, so the function contains storage options, which may be credentials.
 """
 
 from __future__ import annotations
@@ -19,10 +15,18 @@ from pyspark.sql import DataFrame, SparkSession
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.arguments import checked_call
 from icechunk_format.options.keywords import given_options, path_string
+from icechunk_format.options.location import access_of, location_of
 from icechunk_format.options.write_request import parse_write_options
-from icechunk_format.workflows.virtualizing import VirtualizeResult
+from icechunk_format.workflows.virtualizing import Archive, VirtualizeResult, virtualize_files
+from icechunk_format.workflows.virtualizing.planning.copies import Copying
+from icechunk_format.workflows.virtualizing.planning.template import parse_template
+from icechunk_spark.jobs.cancelling import cancellable
+from icechunk_spark.jobs.errors import raised_in_jobs
+from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import with_session_options
-from icechunk_spark.schema import quoted
+from icechunk_spark.jobs.task_rows import on_executors
+from icechunk_spark.jobs.totals import totalled
+from icechunk_spark.schema import quoted, spark_struct
 
 _URL_COLUMNS: Final = ("url", "path", "file", "location")
 
@@ -142,15 +146,6 @@ def virtualize(
             "concat_dim is empty: give the name of a dimension, or leave it out",
             option="concat_dim",
         )
-    from icechunk_format.options.location import access_of, location_of
-    from icechunk_format.workflows.virtualizing import Archive, virtualize_files
-    from icechunk_format.workflows.virtualizing.planning.copies import Copying
-    from icechunk_format.workflows.virtualizing.planning.template import parse_template
-    from icechunk_spark.jobs.errors import raised_in_jobs
-    from icechunk_spark.jobs.session import cores_of
-    from icechunk_spark.jobs.task_rows import on_executors
-    from icechunk_spark.jobs.totals import totalled
-
     archive = Archive(
         location=location_of(request),
         names=_names_of(files),
@@ -183,8 +178,6 @@ def virtualize(
 
 
 def _frame(spark: SparkSession, table: Any) -> DataFrame:
-    from icechunk_spark.schema import spark_struct
-
     return spark.createDataFrame(table, schema=spark_struct(table.schema))
 
 
@@ -201,8 +194,6 @@ def _names_of(files: Any) -> list[str]:
                 option="files",
             )
         column = named[0] if named else files.columns[0]
-        from icechunk_spark.jobs.cancelling import cancellable
-
         urls = files.select(quoted(column))
         return [str(row[0]) for row in cancellable(urls, urls.collect) if row[0] is not None]
     return [path_string(name) for name in files]

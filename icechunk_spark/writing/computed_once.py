@@ -51,26 +51,17 @@ def is_costly(frame: DataFrame) -> bool:
 
     The optimized plan has no calls of the clock: each run replaces them with its own time.
     """
-    return (
-        _COSTLY.search(_plan_of(frame)) is not None
-        or _CLOCK.search(_analyzed_plan_of(frame)) is not None
-    )
+    optimized, analyzed = _plans_of(frame)
+    return _COSTLY.search(optimized) is not None or _CLOCK.search(analyzed) is not None
 
 
-def _plan_of(frame: Any) -> str:
-    """Return the optimized plan as a string; in Connect sessions, all plans."""
-    execution = getattr(frame, "_jdf", None)
-    if execution is not None:
-        return str(execution.queryExecution().optimizedPlan().toString())
-    return str(frame._explain_string(extended=True))
-
-
-def _analyzed_plan_of(frame: Any) -> str:
-    """Return the plan before the optimizer as a string; in Connect sessions, all plans."""
-    execution = getattr(frame, "_jdf", None)
-    if execution is not None:
-        return str(execution.queryExecution().analyzed().toString())
-    return str(frame._explain_string(extended=True))
+def _plans_of(frame: Any) -> tuple[str, str]:
+    """Return the plan after and before the optimizer; in Connect sessions, all plans as each."""
+    if getattr(frame, "_jdf", None) is None:
+        plans = str(frame._explain_string(extended=True))
+        return plans, plans
+    execution = frame._jdf.queryExecution()
+    return str(execution.optimizedPlan().toString()), str(execution.analyzed().toString())
 
 
 def _is_kept(frame: DataFrame) -> bool:

@@ -14,9 +14,10 @@ from helpers.damage.repository import LINES, REMOTE, SMALL, Damaged, build_sound
 from helpers.sessions.model import Model, OurDriver, RandomChanges
 
 from icechunk_format import maintenance
-from icechunk_format.errors import InvalidInputError, NotFoundError
+from icechunk_format.errors import InvalidInputError, NotFoundError, StorageError
 from icechunk_format.repository import Repository
 from icechunk_spark.maintenance import verify
+from icechunk_spark.maintenance.verify import _counted
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +99,13 @@ def test_mistakes(spark, sound, tmp_path):
         verify(spark, str(sound), tag="nope")
     with pytest.raises(InvalidInputError):
         verify(spark, str(sound), layout="cells")
+
+
+def test_an_error_of_a_counted_task_is_on_one_line():
+    def step(batches):
+        yield from batches
+        raise StorageError("no answer\nfrom the server")
+
+    with pytest.raises(StorageError) as caught:
+        list(_counted(step)(iter(())))
+    assert caught.value.message == "no answer; from the server"
