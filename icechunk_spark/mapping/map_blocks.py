@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.options.arguments import checked_call
-from icechunk_format.options.declare import fold_name
 from icechunk_format.options.keywords import own_options, path_string
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.workflows.mapping import (
@@ -32,6 +31,7 @@ from icechunk_spark.jobs.session import cores_of
 from icechunk_spark.jobs.session_options import (
     session_change,
     session_read,
+    storage_settings,
     workflow_target,
 )
 from icechunk_spark.jobs.task_rows import on_executors, tasks_in, work_rows
@@ -325,7 +325,6 @@ def _others(
     options: Mapping[str, Any],
 ) -> list[OtherRequest]:
     """Return the further sources of a call with the `options` of its first source."""
-    storage = {k: v for k, v in options.items() if fold_name(k).startswith("storage")}
     found = []
     for name, given in (others or {}).items():
         if hasattr(given, "data_vars") or hasattr(given, "dims"):
@@ -346,8 +345,8 @@ def _others(
             )
         at = path_string(own.pop("path"))
         schemes = {one.partition("://")[0] if "://" in one else "" for one in (at, path)}
-        if len(schemes) == 1 and not any(fold_name(str(k)).startswith("storage") for k in own):
-            own |= storage
+        if len(schemes) == 1 and not storage_settings(own):
+            own |= storage_settings(options)
         matching = {key: own.pop(key) for key in ("method", "tolerance") if key in own}
         read = session_read(spark, at, own, "others")
         found.append(OtherRequest(name=name, read=read, **matching))

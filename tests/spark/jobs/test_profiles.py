@@ -9,6 +9,7 @@ import pytest
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.options.location import location_of
 from icechunk_format.storage.credentials import Profiles
 from icechunk_spark.jobs.profiles import (
     PREFIX,
@@ -19,6 +20,7 @@ from icechunk_spark.jobs.profiles import (
     with_profiles,
 )
 from icechunk_spark.jobs.session_options import with_session_options
+from icechunk_spark.mapping.map_blocks import _others
 
 SECRET = "canary-4711"
 S3 = {"key": "AKIA", "secret": SECRET}
@@ -156,3 +158,20 @@ def test_a_function_that_cannot_be_sent_is_replaced_by_its_error():
     assert dict(found.named("plain").settings()) == S3
     with raises(UnsupportedError, credentials="weather"):
         found.named("weather").settings()
+
+
+def test_further_sources_of_blocks_take_the_credentials_of_the_call_unless_they_have_their_own():
+    spark = session("one")
+    set_profiles(spark, {"weather": S3, "other": {"key": "AKIB", "secret": "of other"}})
+    others = {
+        "same": "s3://b/obs",
+        "own": {"path": "s3://c/obs", "credentials": "other"},
+        "anonymous": {"path": "s3://c/obs", "storage_anon": "true"},
+        "local": "/obs",
+    }
+    try:
+        found = _others(spark, "s3://a/model", others, {"credentials": "weather"})
+    finally:
+        set_profiles(spark, None)
+    keys = {one.name: dict(location_of(one.read).options).get("key") for one in found}
+    assert keys == {"same": "AKIA", "own": "AKIB", "anonymous": None, "local": None}

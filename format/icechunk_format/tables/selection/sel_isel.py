@@ -397,4 +397,4 @@ def _name_range(
 
 def _descends(labels: Labels) -> bool:
     values = labels.values[labels.valid]
-    return len(values) > 1 and bool((values[1:] < values[:-1]).all())
+    return bool((values[1:] <= values[:-1]).all() and (values[1:] < values[:-1]).any())
