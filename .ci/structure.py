@@ -29,9 +29,9 @@ PACKAGES = (ROOT / "format" / "icechunk_format", ROOT / "icechunk_spark")
 # and do not raise them to let a change in that could be smaller itself.
 MOST_LINES = {
     "icechunk_format": 500,
-    "zarr": 3_700,
-    "command_line": 4_000,
-    "tables": 17_700,
+    "zarr": 3_500,
+    "command_line": 3_950,
+    "tables": 17_500,
     "groups": 3_400,
     "display": 1_300,
     "drafts": 1_400,
@@ -40,8 +40,8 @@ MOST_LINES = {
     "options": 2_600,
     "repository": 10_900,
     "encoding": 9_600,
-    "storage": 5_300,
-    "workflows": 24_200,
+    "storage": 5_200,
+    "workflows": 23_700,
     "icechunk_spark": 12_600,
 }
 MOST_FILES_IN_A_FOLDER = 12
