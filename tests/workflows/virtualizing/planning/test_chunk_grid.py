@@ -7,7 +7,7 @@ import itertools
 import netCDF4
 import numpy as np
 import pytest
-from helpers.archives.running import by_reference, virtualize
+from helpers.archives.running import by_reference, statuses, virtualize
 from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError
@@ -93,6 +93,25 @@ def test_a_chunk_without_values_is_cut_with_the_others(tmp_path):
     found[found > 1e30] = np.nan
     np.testing.assert_array_equal(found, expected)
     assert sum(row["references"] for row in done.report.to_pylist()) == done.references
+
+
+def test_plain_chunks_are_those_of_the_files_that_stay(tmp_path):
+    """The header that most files have is of files that another array refuses."""
+    for number, length in enumerate((6, 6, 2)):
+        with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
+            file.createDimension("time", None)
+            times = np.arange(length) + number * 6
+            for name, how in {
+                "time": {},
+                "v": {"chunksizes": (length,)},
+                "compressed": {"chunksizes": (4,), "zlib": True},
+            }.items():
+                file.createVariable(name, "f8", ("time",), **how)[:] = times
+    done = virtualize(f"{tmp_path}/*.nc", tmp_path / "repository", on_mismatch="skip")
+    assert list(statuses(done).values()) == ["refused", "refused", "taken"]
+    found = by_reference(tmp_path / "repository")
+    for name in ("time", "v", "compressed"):
+        np.testing.assert_array_equal(found[name], [12, 13])
 
 
 def test_compressed_months_are_refused_by_name_with_a_way_out(tmp_path):

@@ -47,7 +47,8 @@ def chunk_splits(
             for span in files
             if span.starts.at(path)[axis] != end
         )
-        if len(sizes) > 1 or is_broken:
+        # The model may be the header of a refused file, with longer chunks.
+        if is_broken or len(sizes | {chunk_shape_of(document.raw)[0]}) > 1:
             splits[path] = math.gcd(*sizes, *lengths)
     return splits
 
