@@ -62,6 +62,8 @@ def test_a_product_of_selections_is_numpys(data):
     expected = values[np.ix_(*index)] if ndim else values
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == values.dtype
+    in_parts = reader.read_selected(selections, data.draw(st.sampled_from([1, 60, 1 << 20])))
+    np.testing.assert_array_equal(in_parts, expected)
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_any_history_equals_a_new_result(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("follow")
     source = Source(folder / "source", days(0, 35), chunks=(draw(st.integers(1, 9)), 3, 4))
     by = draw(st.sampled_from(["time.month", "MS", None]))
-    over = draw(st.sampled_from(["time", ("time", "x")]))
+    over = draw(st.sampled_from(["time", ("time", "x"), ("time", "y", "x")]))
     statistics = {"t2m": draw(st.sampled_from([["mean", "std"], ["min", "sum"], ["count"]]))}
     given = {"over": over, "by": by, "statistics": statistics, "to": folder / "to"}
     count = 35

@@ -97,6 +97,17 @@ def test_each_chunk_is_decoded_once_with_a_shuffle(tmp_path, monkeypatch, chunks
     np.testing.assert_allclose(found["t_std"], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("cores", [None, 2])
+def test_one_number_is_stored(tmp_path, cores, follow):
+    path = store_dataset(example(), tmp_path / "r", {"t": {"chunks": (7, 3, 4)}})
+    wanted, over = {"t": ["mean", "count", "median"]}, ("time", "y", "x")
+    found = reduced(path, wanted, over)
+    reduced(path, wanted, over, to=tmp_path / "to", cores=cores, follow=follow)
+    xr.testing.assert_equal(opened(tmp_path / "to"), found)
+    assert found["t_count"] == 40 * 4 * 6
+
+
 def test_selections_and_a_plan(tmp_path):
     path = store_dataset(example(), tmp_path / "r", {"t": {"chunks": (7, 3, 4)}})
     chosen = {"isel": {"time": slice(3, 33), "x": slice(1, 6)}}

@@ -295,7 +295,8 @@ class _Results:
         if self._files is None:
             self._kept.append(Reduced(target.path, start, values))
             return
-        self._files.write(target, start, np.ascontiguousarray(values))
+        # Unlike ascontiguousarray, this keeps an array without axes as it is.
+        self._files.write(target, start, np.asarray(values, order="C"))
 
 
 def _check_there(array: ArrayReduction, output: Output, values: NDArray[Any]) -> None:
