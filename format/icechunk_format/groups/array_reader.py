@@ -296,7 +296,7 @@ class ArrayReader:
             # Common with large chunks: the block is one whole chunk.
             whole = self.decode_chunk(request.coords[0], payloads[0])
             # With the ellipsis, NumPy makes no string of its own of a scalar.
-            cell = (*(slice(0, n) for n in shape), ...)
+            cell: Any = (*(slice(0, n) for n in shape), ...)
             values = np.ascontiguousarray(whole[cell]).reshape(shape)
             return DecodedBlock(values=values, picks=request.picks, present=present)
         complete = len(positions) == len(request.coords)

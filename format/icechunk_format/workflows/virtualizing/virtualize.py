@@ -25,14 +25,21 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from icechunk_format.encoding.ids import SnapshotId
-from icechunk_format.encoding.node_path import group_path
+from icechunk_format.encoding.node_path import NodePath, group_path
 from icechunk_format.encoding.object_keys import STAGING
-from icechunk_format.errors import AlreadyExistsError, ConflictError, StorageError
+from icechunk_format.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    StorageError,
+)
+from icechunk_format.groups import Variable
 from icechunk_format.groups.changing import (
     check_prefix,
     commit_arrays,
     find_base,
     outside_of,
+    path_in,
     prefixes_of,
 )
 from icechunk_format.options.write import WriteOptions
@@ -71,6 +78,7 @@ from icechunk_format.workflows.virtualizing.scanning.source_files import (
 )
 
 if TYPE_CHECKING:
+    from icechunk_format.encoding.snapshot.file import Snapshot
     from icechunk_format.workflows.virtualizing.planning.template import Template
 
 _MOST_FILES_PER_TASK: Final = 200
@@ -217,6 +225,8 @@ class _Call:
             dates=frozenset() if archive.template is None else archive.template.dates,
             copying=archive.copying,
         )
+        if plan.taken and self._record is not None and base is not None:
+            _check_lengths(self._record, base, self._group)
         arrays = planner.arrays()
         if not plan.taken:
             return self._result(before, plan.rows)
@@ -369,3 +379,27 @@ class _Call:
             storage.delete_many([info.key for info in storage.list(f"{self._folder}/")])
         except StorageError:
             return  # harmless: remaining objects are not part of a snapshot
+
+
+def _check_lengths(record: Record, base: Snapshot, group: NodePath) -> None:
+    """Raise InvalidInputError if others appended labels to the arrays, or deleted some."""
+    dims = record.layout.dims
+    for path in record.layout.documents:
+        node = base.node(path_in(group, path))
+        if node is None or node.array is None or not record.files:
+            continue
+        metadata = Variable(node).metadata
+        for dim, length in zip(metadata.dimension_names or (), metadata.shape, strict=False):
+            if dim not in dims:
+                continue
+            axis = dims.index(dim)
+            ends = (s.starts.at(path)[axis] + s.lengths.at(path)[axis] for s in record.files)
+            if length != (end := max(ends)):
+                raise InvalidInputError(
+                    f"array {node.path} has {length:,} elements along {dim}, and its files have "
+                    f"{end:,}: labels were appended or deleted after they were virtualized, so "
+                    "that no place for further files is known; virtualize to another group with "
+                    "group=",
+                    variable=path,
+                    dimension=dim,
+                )
