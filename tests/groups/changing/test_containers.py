@@ -51,6 +51,7 @@ def added(prefixes, authorized=(), **options):
             ("s3_compatible", {"force_path_style": False, "allow_http": False}),
         ),
         ("gs://b/", {}, ("gcs", {})),
+        ("az://b/", {"account_name": "me"}, ("azure", {"account": "me"})),
         ("https://host/", {}, ("http", {})),
         ("file:///data/", {}, ("local_file_system", {"path": "/data/"})),
     ],
