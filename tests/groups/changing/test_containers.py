@@ -62,6 +62,10 @@ def test_a_container_has_the_options_of_its_storage(prefix, options, expected):
     assert expected[1].items() <= stored.items()
 
 
+def test_storage_that_a_configuration_cannot_name_gets_no_container():
+    assert added(["memory://b/", "s3://b/"]).keys() == {"s3://b/"}
+
+
 def test_the_shorter_prefix_covers_the_longer():
     assert set(added(["s3://b/deep/", "s3://b/", "s3://c/"])) == {"s3://b/", "s3://c/"}
     # Folders of tasks are joined, but authorized ones stay as they are given.
@@ -78,6 +82,7 @@ def test_authorized_prefixes_match_whole_names_with_and_without_a_slash():
         ("s3://b/a/", {"s3://b/a/"}, ["s3://b/ab/x", "file:///d%20e/x"]),
         ("file:///d e", {"file:///d e/"}, ["s3://b/a/x", "s3://b/ab/x"]),
         ("file:///d%20e/", {"file:///d e/"}, ["s3://b/a/x", "s3://b/ab/x"]),
+        ("s3://b/aX", set(), locations.to_pylist()),
         ("s3://nothing", set(), locations.to_pylist()),
     ):
         prefixes, others = authorized_prefixes(locations, [given])

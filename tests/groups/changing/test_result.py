@@ -95,6 +95,8 @@ def test_a_version_below_the_newest_is_refused_once_snapshots_have_expired(repos
         with raises(InvalidInputError, option="txnVersion"):
             committed_before(repository, transaction(version, branch="dev"))
     assert committed_before(repository, transaction(7, branch="dev")) is None
+    # On another branch, the application has no newer version.
+    assert committed_before(repository, transaction(0)) is None
 
 
 def test_a_skipped_write_is_logged_and_counts_nothing(repository, caplog):

@@ -51,6 +51,12 @@ def changed(repository, change):
     return Repository.open(repository.location)
 
 
+def unlisted(info):
+    """Remove what snapshots say of the transaction logs of expired ones."""
+    found = (replace(one, pruned_ancestor_tx_logs=()) for one in info.snapshots.values())
+    return replace(info, snapshots={one.id: one for one in found})
+
+
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_an_expiration_of_nothing_leaves_late_versions_welcome(place, spec_version):
     repository = build(place, 1, 4, spec_version=spec_version)
@@ -79,10 +85,6 @@ def test_an_expiration_by_a_library_that_lists_no_logs_is_found(place):
     """Libraries before spec 2.1 change the parent and list nothing."""
     repository = build(place, 1, 2, 4)
     repository.expire_snapshots(datetime.now(UTC))
-
-    def unlisted(info):
-        found = (replace(one, pruned_ancestor_tx_logs=()) for one in info.snapshots.values())
-        return replace(info, snapshots={one.id: one for one in found})
 
     assert has_expired(changed(repository, unlisted), "main")
     check_refused(place, 3)
@@ -114,6 +116,7 @@ def test_a_branch_on_an_expired_commit_is_shortened(place):
     write(place, 3, branch="redo")
     repository.expire_snapshots(datetime.now(UTC))
     assert has_expired(Repository.open(place), "redo")
+    assert has_expired(changed(Repository.open(place), unlisted), "redo")
     check_refused(place, 2, branch="redo")
 
 
@@ -123,8 +126,10 @@ def test_an_amended_commit_is_no_expired_one(place):
     session.set_attributes("/t", {"note": "amended"})
     session.amend("Better", metadata={"txnAppId": "nightly", "txnVersion": 4})
     write(place, 6)
+    write(place, 9, branch="redo", create_branch=True)
     repository.expire_snapshots(LONG_AGO)
-    assert not has_expired(Repository.open(place), "main")
+    for branch in ("main", "redo"):
+        assert not has_expired(Repository.open(place), branch)
     assert not write(place, 3).is_skipped
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers.raised import raises
 
+from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import (
     ArraysCommit,
@@ -15,6 +16,7 @@ from icechunk_format.groups.changing import (
     commit_arrays,
     open_destination,
 )
+from icechunk_format.groups.changing.targets import path_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
@@ -150,3 +152,16 @@ def test_a_receipt_without_files_counts_none(place, grown):
     assert counts == (0, 0, 0, 0, 0)
     assert commit(place, grown, [TaskReceipt(manifests={"/t": ()})]).chunks == 0
     np.testing.assert_array_equal(opened(place).read("t")[:7], VALUES)
+
+
+def test_the_prefixes_of_a_receipt_become_containers(place, grown):
+    receipt = TaskFiles(open_destination(place, WriteOptions())[0]).receipt(prefixes=["s3://b/"])
+    assert receipt.prefixes == ("s3://b/",)
+    commit(place, grown, [receipt])
+    [container] = Repository.open(place).config.virtual_chunk_containers
+    assert container.url_prefix == "s3://b/"
+
+
+def test_paths_of_arrays_of_the_root_and_of_groups():
+    assert path_in(parse_node_path("/"), "t") == "/t"
+    assert path_in(parse_node_path("/g/h"), "t") == "/g/h/t"

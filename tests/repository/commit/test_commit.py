@@ -255,7 +255,7 @@ def test_files_are_counted_by_kind():
 
 def test_a_result_that_names_no_files_counts_none():
     result = commit_module.CommitResult(
-        snapshot_id=SnapshotId(bytes(12)), parent_id=None, branch="main"
+        snapshot_id=commit_module.new_snapshot_id(), parent_id=None, branch="main"
     )
     assert (result.rebased, result.files_written, result.bytes_written) == (0, {}, {})
 
