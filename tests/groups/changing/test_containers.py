@@ -51,6 +51,7 @@ def added(prefixes, authorized=(), **options):
             ("s3_compatible", {"force_path_style": False, "allow_http": False}),
         ),
         ("gs://b/", {}, ("gcs", {})),
+        ("az://b/", {"account_name": "me"}, ("azure", {"account": "me"})),
         ("https://host/", {}, ("http", {})),
         ("file:///data/", {}, ("local_file_system", {"path": "/data/"})),
     ],
@@ -59,6 +60,10 @@ def test_a_container_has_the_options_of_its_storage(prefix, options, expected):
     [(found, (kind, stored))] = added([prefix], **options).items()
     assert (found, kind) == (prefix, expected[0])
     assert expected[1].items() <= stored.items()
+
+
+def test_storage_that_a_configuration_cannot_name_gets_no_container():
+    assert added(["memory://b/", "s3://b/"]).keys() == {"s3://b/"}
 
 
 def test_the_shorter_prefix_covers_the_longer():
@@ -77,6 +82,7 @@ def test_authorized_prefixes_match_whole_names_with_and_without_a_slash():
         ("s3://b/a/", {"s3://b/a/"}, ["s3://b/ab/x", "file:///d%20e/x"]),
         ("file:///d e", {"file:///d e/"}, ["s3://b/a/x", "s3://b/ab/x"]),
         ("file:///d%20e/", {"file:///d e/"}, ["s3://b/a/x", "s3://b/ab/x"]),
+        ("s3://b/aX", set(), locations.to_pylist()),
         ("s3://nothing", set(), locations.to_pylist()),
     ):
         prefixes, others = authorized_prefixes(locations, [given])

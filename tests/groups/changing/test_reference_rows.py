@@ -1,16 +1,23 @@
 """Rows of references become virtual and inline chunks, or are refused with the array and column."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.raised import raises
 
+from icechunk_format.encoding.config.config import VirtualChunkContainer
 from icechunk_format.encoding.manifest.chunk_refs import KIND_INLINE, KIND_VIRTUAL
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import ArrayTarget
-from icechunk_format.groups.changing.reference_rows import check_coords, chunk_coords, references
+from icechunk_format.groups.changing.reference_rows import (
+    array_names,
+    check_coords,
+    chunk_coords,
+    references,
+)
 from icechunk_format.repository.chunks.source import checked_source
 from icechunk_format.storage.location import Location
 from icechunk_format.storage.options import NO_ACCESS
@@ -125,3 +132,28 @@ def test_a_chunk_is_a_list_of_numbers_for_each_dimension():
     for wrong in ([[0, 1], None], [[0, None]], [[0]], [[0, 1], [0, 1, 2]]):
         with raises(InvalidInputError, variable="t"):
             chunk_coords(pa.array(wrong, lists), 2, "t")
+
+
+def test_references_outside_of_the_grid_are_refused():
+    rows = [{"kind": "inline", "data": b"z"}] * 5
+    with raises(InvalidInputError, variable="t", chunk=(4, 0)):
+        refs_of(*rows)
+
+
+def test_arrays_are_named_by_the_last_segment_of_their_paths():
+    paths = ["/g/t", "/u", "v", "/g/t"]
+    for column in (pa.array(paths), pa.chunked_array([paths[:2], paths[2:]])):
+        assert array_names(column).to_pylist() == ["t", "u", "v", "t"]
+
+
+def test_the_containers_of_the_repository_are_named():
+    containers = [
+        VirtualChunkContainer(url_prefix="s3://c/", store_kind="s3"),
+        VirtualChunkContainer(url_prefix="s3://d/", store_kind="s3", name="named"),
+        VirtualChunkContainer(url_prefix="s3://no-slash", store_kind="s3"),
+    ]
+    source = SimpleNamespace(containers=containers, access=NO_ACCESS)
+    rows = pa.table({name: pa.array([VIRTUAL.get(name)], kind) for name, kind in SCHEMA.items()})
+    known = ("s3://c/", "s3://d/ (named)")
+    with raises(InvalidInputError, location="s3://b/x", containers=known):
+        references(TARGET, np.array([[0, 0]]), rows, source)

@@ -1,5 +1,7 @@
 """A transaction of an application is found on its branch by the names that commits store."""
 
+from types import SimpleNamespace
+
 import pytest
 from helpers.builder import add_array, new_repository
 from helpers.raised import raises
@@ -93,3 +95,26 @@ def test_a_version_below_the_newest_is_refused_once_snapshots_have_expired(repos
         with raises(InvalidInputError, option="txnVersion"):
             committed_before(repository, transaction(version, branch="dev"))
     assert committed_before(repository, transaction(7, branch="dev")) is None
+    # On another branch, the application has no newer version.
+    assert committed_before(repository, transaction(0)) is None
+
+
+def test_a_skipped_write_is_logged_and_counts_nothing(repository, caplog):
+    result = find_committed(repository, transaction(6, branch="dev"))
+    [record] = caplog.records
+    assert (record.levelname, "'dev'" in record.getMessage()) == ("WARNING", True)
+    assert result.reason in record.getMessage()
+    assert (result.rows, result.chunks, result.manifests) == (0, 0, 0)
+
+
+def test_a_batch_that_is_newer_than_the_newest_one_reads_no_further():
+    def ancestry(branch):
+        for version in (6, 7):
+            items = {TXN_APP_ID: "app", TXN_VERSION: version, TXN_QUERY: "q"}
+            yield SimpleNamespace(metadata_items=items, metadata=items)
+            read.append(version)
+
+    read = []
+    stand_in = SimpleNamespace(branches=lambda: ["main"], ancestry=ancestry)
+    assert committed_before(stand_in, transaction(8)) is None
+    assert read == []

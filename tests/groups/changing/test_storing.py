@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from helpers.raised import raises
 
+from icechunk_format.encoding.node_path import parse_node_path
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import (
     ArraysCommit,
     ArrayTarget,
     TaskFiles,
+    TaskReceipt,
     commit_arrays,
     open_destination,
 )
+from icechunk_format.groups.changing.targets import path_in
 from icechunk_format.options.write import WriteOptions
 from icechunk_format.repository import Repository
 from icechunk_format.tables import open_dataset
@@ -115,3 +118,50 @@ def test_old_values_are_read_up_to_the_end_of_the_old_array(place, grown):
     files.read_into(values, grown, (7, 0), (9, 2))
     files.read_into(values, ArrayTarget.of_new(grown.metadata), (0, 0), (3, 2))
     assert values[1:].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_a_box_from_the_end_of_the_old_array_on_has_no_old_values(grown):
+    assert grown.old_end((6, 0), (9, 4)) == [7, 4]
+    assert grown.old_end((0, 0), (3, 2)) == [3, 2]
+    for lower in ((7, 0), (8, 0), (0, 4)):
+        assert grown.old_end(lower, (9, 6)) is None
+
+
+def test_objects_of_chunks_are_counted_and_inline_chunks_are_not(place, grown):
+    def written(threshold):
+        repository = Repository.open(place)
+        repository.update_config({"inline_chunk_threshold_bytes": threshold})
+        before = {found.key for found in repository.storage.list("chunks/")}
+        files = TaskFiles(open_destination(place, WriteOptions())[0], 4)
+        for start in (0, 3, 6):
+            files.write(grown, (start, 0), np.ones((3, 4), "i4"))
+        receipt = files.receipt(rows=36)
+        new = [f for f in repository.storage.list("chunks/") if f.key not in before]
+        assert (receipt.part, receipt.rows, receipt.chunks) == (4, 36, 6)
+        assert not receipt.cleared
+        assert (receipt.files, receipt.nbytes) == (len(new), sum(found.size for found in new))
+        return receipt.files
+
+    assert (written(0), written(512)) == (6, 0)
+
+
+def test_a_receipt_without_files_counts_none(place, grown):
+    receipt = TaskFiles(open_destination(place, WriteOptions())[0]).receipt()
+    assert receipt == TaskReceipt(manifests={})
+    counts = (receipt.part, receipt.rows, receipt.files, receipt.nbytes, receipt.chunks)
+    assert counts == (0, 0, 0, 0, 0)
+    assert commit(place, grown, [TaskReceipt(manifests={"/t": ()})]).chunks == 0
+    np.testing.assert_array_equal(opened(place).read("t")[:7], VALUES)
+
+
+def test_the_prefixes_of_a_receipt_become_containers(place, grown):
+    receipt = TaskFiles(open_destination(place, WriteOptions())[0]).receipt(prefixes=["s3://b/"])
+    assert receipt.prefixes == ("s3://b/",)
+    commit(place, grown, [receipt])
+    [container] = Repository.open(place).config.virtual_chunk_containers
+    assert container.url_prefix == "s3://b/"
+
+
+def test_paths_of_arrays_of_the_root_and_of_groups():
+    assert path_in(parse_node_path("/"), "t") == "/t"
+    assert path_in(parse_node_path("/g/h"), "t") == "/g/h/t"

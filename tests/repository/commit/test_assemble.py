@@ -55,6 +55,22 @@ def test_only_touched_cells_are_rewritten(repository_v2):
     assert len(before & manifest_ids(repository_v2)) == 8
 
 
+def test_a_rebuilt_manifest_is_split_by_the_rules_of_today(repository_v2):
+    session = grid_session(repository_v2, (20,))
+    set_block(session, range(20))
+    assert session.commit("in one").files_written["manifests"] == 1
+    split_manifests(repository_v2, axis0=10)
+    session = grid_session(repository_v2, None)
+    set_block(session, [5], payload=b"changed")
+    result = session.commit("in two")
+    assert result.files_written["manifests"] == 2
+    node = repository_v2.snapshot(result.snapshot_id).node("/a")
+    assert sorted(node.array.manifests.extents.tolist()) == [[[0, 10]], [[10, 20]]]
+    contents = stored_contents(repository_v2, result.snapshot_id)
+    expected = {f"a/c/{i}": b"changed" if i == 5 else b"x" for i in range(20)}
+    assert {key: data for key, data in contents.items() if "/c/" in key} == expected
+
+
 def test_overwriting_everything_reads_nothing(repository):
     session = grid_session(repository, (20, 5))
     set_block(session, range(20), range(5))

@@ -218,6 +218,24 @@ def test_the_tolerated_difference_of_clocks(monkeypatch):
         commit_module._check_clock(storage, new)
 
 
+def test_a_snapshot_that_vanished_before_the_clocks_were_compared_is_named():
+    storage = SimpleNamespace(root_url="memory://place", head=lambda key: None)
+    new = SimpleNamespace(id=SnapshotId(bytes(12)), flushed_at=0)
+    with raises(StorageError, match=f"'{snapshot_key(new.id)}' was stored in memory://place just"):
+        commit_module._check_clock(storage, new)
+
+
+def test_a_restored_version_is_dated_by_a_clock_that_is_right(monkeypatch):
+    sound, _ = faulty_repository(2)
+    first = sound.resolve()
+    last = begin(sound).commit("last").snapshot_id
+    now = publish.now_in_microseconds()
+    monkeypatch.setattr(commit_module, "now_in_microseconds", lambda: now + 3_600_000_000)
+    with pytest.raises(InvalidInputError, match="3600 s ahead of the clock"):
+        sound.restore("main", first)
+    assert sound.resolve() == last
+
+
 def test_files_are_counted_by_kind():
     counted, other = commit_module.Written(), commit_module.Written()
     counted.add("snapshots", 1, 10)
@@ -233,6 +251,13 @@ def test_files_are_counted_by_kind():
     counted.add_all(other)
     assert counted.files == {"snapshots": 4, "chunks": 2}
     assert counted.bytes == {"snapshots": 16, "chunks": 11}
+
+
+def test_a_result_that_names_no_files_counts_none():
+    result = commit_module.CommitResult(
+        snapshot_id=commit_module.new_snapshot_id(), parent_id=None, branch="main"
+    )
+    assert (result.rebased, result.files_written, result.bytes_written) == (0, {}, {})
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])

@@ -9,6 +9,7 @@ from helpers.raised import raises
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.maintenance.rewriting.rewrite import rewrite_manifests
 from icechunk_format.options.write import WriteOptions
+from icechunk_format.repository.commit.commit import commit_metadata
 from icechunk_format.tables.writing import check_options
 
 NO_JSON = [
@@ -61,3 +62,25 @@ def test_the_message_names_the_item(repository):
     session = grid_session(repository, (4,))
     with raises(InvalidInputError, name="source"):
         session.commit("first", metadata={"fine": 1, "source": b"x"})
+
+
+def test_a_rebase_is_noted_beside_the_metadata_of_the_user(repository):
+    grid_session(repository, (4,)).commit("first")
+    late = repository.writable_session()
+    set_block(late, range(1))
+    for rounds in (1, 2):
+        other = repository.writable_session()
+        set_block(other, [rounds])
+        other.commit("other")
+    result = late.commit("late", metadata={"app": "test", "__icechunk": {"from": "a tool"}})
+    metadata = repository.snapshot_info(result.snapshot_id).metadata
+    notes = {"from": "a tool", "rebase_attempts": result.rebased}
+    assert metadata == {"app": "test", "__icechunk": notes}
+    assert result.rebased == 1
+
+
+@pytest.mark.parametrize(("spec_version", "stored"), [(1, b"\x01"), (2, b"\x01\x08\x01")])
+def test_metadata_are_stored_in_the_encoding_of_the_version(spec_version, stored):
+    """MessagePack in version 1, FlexBuffers (value, unsigned 8 bit, width) in version 2."""
+    found = commit_metadata({"a": 1}, spec_version=spec_version)
+    assert (found.items, found.spec_version) == ((("a", stored),), spec_version)

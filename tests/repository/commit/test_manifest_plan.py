@@ -234,6 +234,15 @@ def test_only_free_manifests_of_the_base_are_joined():
     assert sum([3 in group.base_rows.tolist() for group in plan.groups]) == 1
 
 
+def test_a_manifest_that_is_rebuilt_does_not_count_as_a_small_one_to_join():
+    manifests = grid_manifests([(i, i + 1) for i in range(16)])
+    changes = append_at(200)
+    changes.delete(np.array([[3]], dtype=np.uint32))
+    plan = ManifestPlanner(manifests, changes, cells=(1000,), counts=np.ones(16, dtype=int)).plan()
+    assert sorted(group.base_rows.tolist() for group in plan.groups) == [[], [3]]
+    assert plan.kept_rows.tolist() == [row for row in range(16) if row != 3]
+
+
 # -- files of bounded size ---------------------------------------------------------------------
 
 

@@ -135,7 +135,7 @@ class ChunkValues:
     def store(self, session: WriteSession) -> None:
         """Store the values, also chunks with only the fill value."""
         metadata = self.metadata
-        lower = [self.start, *[0] * (metadata.ndim - 1)][: metadata.ndim]
+        lower = [self.start, *[0] * metadata.ndim][: metadata.ndim]
         coords, payloads = encoded_chunks(metadata, lower, self.values)
         if payloads:
             session.set_chunks(metadata.node_path, coords, payloads)
