@@ -339,6 +339,22 @@ def test_chunks_that_a_smaller_shape_cuts(chunks, shape, written, conflicts, res
         session.commit("ours", resolve=resolve)
 
 
+def test_an_array_without_conflicts_hides_none_of_the_next_array():
+    for ours, written, kind in (
+        (("chunk 0", lambda s: resize(s, "/b", 1)), [1], K.CHUNKS_OF_SMALLER_ARRAY),
+        (("shrink", lambda s: s.set_chunk("/b", [0], b"O")), [0], K.CHUNKS_WRITTEN_TWICE),
+    ):
+        repository = begun()
+        session = repository.writable_session()
+        ACTIONS[ours[0]](session, b"O")
+        ours[1](session)
+        rival = repository.writable_session()
+        rival.set_chunk("/b", written, b"T")
+        rival.commit("theirs")
+        with raises(ConflictError, kinds=(kind.name,)):
+            session.commit("ours")
+
+
 def test_the_last_chunk_of_an_unknown_grid_counts_as_cut():
     grid = {"name": "rectilinear", "configuration": {"chunk_shapes": [[3, 3, 3]]}}
     for written, conflicts in (((1,), True), ((0,), False)):
