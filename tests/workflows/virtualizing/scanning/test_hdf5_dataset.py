@@ -414,3 +414,22 @@ def test_scalars_become_inline_chunks(tmp_path):
     virtualize(str(tmp_path / "0.nc"), tmp_path / "repository", concat_dim=())
     found = by_reference(tmp_path / "repository")
     assert (found["name"].item(), found["height"].item()) == ("Oslo", 2.5)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "chunked", "compact"])
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "without values"])
+def test_a_file_that_begins_with_a_user_block(is_written, layout, tmp_path):
+    with h5py.File(tmp_path / "0.nc", "w", userblock_size=1024) as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(getattr(h5py.h5d, layout.upper()))
+        plist.set_fill_value(np.array(7, "<i4"))
+        if layout == "chunked":
+            plist.set_chunk((2, 3))
+        space = h5py.h5s.create_simple((4, 6))
+        made = h5py.Dataset(h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I32LE, space, plist))
+        if is_written:
+            made[...] = np.arange(24).reshape(4, 6)
+        expected = made[...]
+    virtualize(str(tmp_path / "0.nc"), tmp_path / "repository", concat_dim=())
+    found = by_reference(tmp_path / "repository", mask_and_scale=False)["v"]
+    np.testing.assert_array_equal(found, expected)

@@ -233,10 +233,11 @@ def _stored_chunks(dataset: Any, chunks: Sequence[int]) -> NDArray[np.int64]:
     """Return the offset, length, filter mask and index of each chunk, in row-major order."""
     ndim = len(dataset.shape)
     if dataset.chunks is None:
-        start = dataset.id.get_offset()
-        if start is None or not dataset.size:
+        # A dataset without storage has an offset if the file begins with a user block.
+        start, length = dataset.id.get_offset(), dataset.id.get_storage_size()
+        if start is None or not length:
             return np.zeros((0, 3 + ndim), np.int64)
-        return np.array([[start, dataset.id.get_storage_size(), 0, *(0,) * ndim]], np.int64)
+        return np.array([[start, length, 0, *(0,) * ndim]], np.int64)
     found: list[Any] = []
     dataset.id.chunk_iter(found.append)
     rows = np.array(
