@@ -99,6 +99,17 @@ def test_a_decimal_has_its_38_digits() -> None:
     assert residual.evaluate({"n": values}, 3).to_pylist() == [True, False, False]
 
 
+@pytest.mark.parametrize("sql", ["d = {}", "d >= {}", "d IN ({}, 5.5)", "{} = d", "i * 0.001 = d"])
+@pytest.mark.parametrize("thousandths", [9, 1413, 49861, -49861, 78353])
+def test_a_decimal_becomes_the_nearest_double(sql: str, thousandths: int) -> None:
+    number = f"{thousandths / 1000:.3f}"
+    types = {"d": pa.float64(), "i": pa.int32()}
+    residual = plan_where(sql.format(number), types, []).residual
+    assert residual is not None
+    columns = {"d": pa.array([float(number)]), "i": pa.array([thousandths], pa.int32())}
+    assert residual.evaluate(columns, 1).to_pylist() == [True]
+
+
 def test_sums_of_decimals_have_up_to_38_digits() -> None:
     values = pa.array([Decimal("1.25"), Decimal("-0.25"), None], pa.decimal128(37, 2))
     residual = plan_where("n + 0.25 = 1.5", {"n": values.type}, []).residual

@@ -170,6 +170,9 @@ def _cast(value: Datum, output_type: pa.DataType) -> Datum:
         return value
     if pa.types.is_floating(source) and pa.types.is_integer(output_type):
         value = pc.trunc(value)
+    elif pa.types.is_decimal(source) and source.scale and pa.types.is_floating(output_type):
+        # By the digits: Arrow's own cast may return a neighbour of the nearest double.
+        value = value.cast(pa.string())
     elif pa.types.is_string(source):
         value = pc.utf8_trim_whitespace(value)
     elif pa.types.is_timestamp(source) and pa.types.is_date(output_type):
