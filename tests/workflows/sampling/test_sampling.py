@@ -356,6 +356,45 @@ def test_numbers_too_coarse_for_a_circle_lie_outside(method):
     assert found["v"] == [1.0, None, None, None]
 
 
+REGION = [345.25, 350.25, 355.25, 0.25, 5.25]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("labels", "before"),
+    [(REGION, 0.0), (REGION[::-1], 1.0), ([x - 360 * (x > 180) for x in REGION], 0.0)],
+)
+def test_a_region_across_the_seam_has_no_cells_in_its_gap(labels, before, dtype):
+    values = np.arange(5.0) if labels[0] != 5.25 else np.arange(5.0)[::-1]
+    attributes = {"units": "degrees_east"}
+    longitude = ArrayToWrite(
+        values=np.array(labels, dtype), chunks=(5,), dims=("lon",), attributes=attributes
+    )
+    held = ArrayToWrite(values=values, chunks=(2,), dims=("lon",))
+    dataset = write_dataset("region", {"lon": longitude, "v": held})
+    at = {"lon": np.array([345.25, -9.75, 0.25, 365.25, 343.0, 7.5, 180.0, 30.0, -30.0])}
+    found = sampled(dataset, at, method="exact")["v"]
+    assert found == [0.0, 1.0, 3.0, 4.0, None, None, None, None, None]
+    found = sampled(dataset, at, method="nearest")["v"]
+    assert found == [0.0, 1.0, 3.0, 4.0, 0.0, 4.0, None, None, None]
+    between = {"lon": np.array([-2.25, 357.75, 2.75, 6.0, 180.0, 344.0])}
+    found = sampled(dataset, between, method="linear")["v"]
+    assert found == [2.5, 2.5, 3.5, None, None, None]
+    found = sampled(dataset, {"lon": np.array([349.0, 357.75])}, method="pad")["v"]
+    assert found == [before, 2.0 + before]
+
+
+@pytest.mark.parametrize("method", ["exact", "nearest", "pad"])
+def test_decimals_are_found_among_doubles(method):
+    numbers = [-72.077, -18.58, -4.278, 15.885, 64.557]
+    labels = ArrayToWrite(values=np.array(numbers), chunks=(5,), dims=("x",))
+    values = ArrayToWrite(values=np.arange(5, dtype="i4"), chunks=(5,), dims=("x",))
+    dataset = write_dataset("decimals", {"x": labels, "v": values})
+    points = pa.array([Decimal(str(number)) for number in numbers], pa.decimal128(20, 3))
+    found = sampled(dataset, {"x": points}, method=method, tolerance={"x": 0})
+    assert found["v"] == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])
 def test_whole_numbers_are_found_exactly(dtype):
     labels = np.array([7, 2**53, 2**53 + 1, 2**62 + 1], dtype)

@@ -84,6 +84,12 @@ def test_a_center_on_a_common_border_lies_in_one_polygon():
     assert (dense(parts, y, x, "center").sum(axis=0)[:4, :4] == 1).all()
 
 
+def test_centers_on_a_pole_lie_in_polygons_that_reach_it():
+    north, south = shapely.box(-15, 60, 32, 90), shapely.box(-15, -90, 32, -60)
+    of_north, of_south = dense([north, south], *POLES, "center")
+    assert of_north[-1].tolist() == of_south[0].tolist() == [1, 1] + [0] * 10
+
+
 def test_slivers_count_by_their_share():
     y, x = EVEN
     found = dense([shapely.box(5.1, 5.1, 5.1001, 5.1001)], y, x)

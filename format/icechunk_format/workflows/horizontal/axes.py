@@ -12,7 +12,8 @@ Rules of this file
    and -0.1 are the same.
 5. A circular axis is closed if its labels cover the whole period: the step from the last label to
    the first is not much wider than the widest other step. Labels of an open axis, such as that of a
-   region, match modulo the period, but there is no cell between its ends.
+   region, match modulo the period, but there is no cell between its ends. The labels of a region
+   across the seam jump by a period: 350, 355, 0, 5.
 6. A last label one period after the first (a cyclic point, such as 360 after 0) repeats the first
    label and is ignored.
 
@@ -187,7 +188,7 @@ class Circle:
 def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
     """Return the circle of labels in any order; None if they span more than one period."""
     values = np.asarray(labels, dtype=np.float64).reshape(-1)
-    values = np.unique(values[np.isfinite(values)])
+    values = np.unique(without_jump(values[np.isfinite(values)], period))
     if not len(values):
         return Circle(period=period, is_closed=False)
     span = float(values[-1] - values[0])
@@ -199,6 +200,17 @@ def circle_of(labels: NDArray[Any], period: float) -> Circle | None:
         is_closed=period - span <= _MOST_OF_A_STEP * float(steps.max(initial=0.0)),
         is_repeated=period - span <= _REPEATED * float(steps.min(initial=period)),
     )
+
+
+def without_jump(labels: NDArray[Any], period: float) -> NDArray[Any]:
+    """Return finite labels shifted by periods, if they then ascend or descend within one period."""
+    turns = np.round(np.diff(labels.astype(np.float64)) / period)
+    if not turns.any():
+        return labels
+    shifted = labels - (period * np.append(0.0, np.cumsum(turns))).astype(labels.dtype)
+    steps = np.diff(shifted)
+    is_ordered = bool((steps > 0).all() or (steps < 0).all())
+    return shifted if is_ordered and abs(shifted[-1] - shifted[0]) < period else labels
 
 
 def period_of(coordinate: Variable) -> float | None:

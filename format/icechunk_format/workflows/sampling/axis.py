@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError
+from icechunk_format.workflows.horizontal.axes import without_jump
 
 if TYPE_CHECKING:
     from icechunk_format.workflows.horizontal.axes import Circle
@@ -93,6 +94,8 @@ class Axis:
         if circle is not None and circle.is_repeated:
             again = max(int(np.argmin(numbers)), int(np.argmax(numbers)))
             positions, numbers = np.delete(positions, again), np.delete(numbers, again)
+        if circle is not None and not circle.is_closed:
+            numbers = without_jump(numbers, circle.period)
         self._descends = len(numbers) > 1 and bool((np.diff(numbers) < 0).all())
         order = np.argsort(numbers, kind="stable")
         is_sorted = self._descends or bool((order == np.arange(len(order))).all())
@@ -178,7 +181,8 @@ class Axis:
         if not len(away):
             return values
         period = self.circle.period
-        moved = low + np.mod(values[away].astype(np.float64) - low, period)
+        moved = values[away].astype(np.float64)
+        moved -= period * np.floor((moved - low) / period)
         # In the gap of an open circle, shift to the nearer end.
         nearer_low = (moved > high) & (low + period - moved < moved - high)
         moved = np.where(nearer_low, moved - period, moved)

@@ -146,7 +146,8 @@ def _narrowed(column: pa.Array, *kinds: pa.DataType) -> pa.Array:
     for kind in kinds:
         with contextlib.suppress(pa.ArrowInvalid):
             return column.cast(kind)
-    return column.cast(pa.float64())
+    # By the digits: Arrow's cast to doubles may return a neighbour of the nearest one.
+    return column.cast(pa.string()).cast(pa.float64())
 
 
 def _integers(column: pa.Array) -> NDArray[Any]:

@@ -171,7 +171,9 @@ def _whole(
     if coverage == "center":
         lib = shapely()
         cut = np.flatnonzero(cover.fractions < 1.0)
-        ys = y.labels[cover.rows[cut]] + _NUDGE * abs(y.edges[1] - y.edges[0])
+        nudge = _NUDGE * abs(y.edges[1] - y.edges[0])
+        # A label at the north pole moves south, into the polygons that reach it.
+        ys = np.minimum(y.labels + nudge, y.high - nudge)[cover.rows[cut]]
         xs = x.labels[cover.columns[cut]] + _NUDGE * abs(x.edges[1] - x.edges[0])
         zones = cover.zones[cut]
         used = geometries[np.unique(zones)]

@@ -99,6 +99,30 @@ def test_a_decimal_has_its_38_digits() -> None:
     assert residual.evaluate({"n": values}, 3).to_pylist() == [True, False, False]
 
 
+@pytest.mark.parametrize("sql", ["d = {}", "d >= {}", "d IN ({}, 5.5)", "{} = d", "i * 0.001 = d"])
+@pytest.mark.parametrize("thousandths", [9, 1413, 49861, -49861, 78353])
+def test_a_decimal_becomes_the_nearest_double(sql: str, thousandths: int) -> None:
+    number = f"{thousandths / 1000:.3f}"
+    types = {"d": pa.float64(), "i": pa.int32()}
+    residual = plan_where(sql.format(number), types, []).residual
+    assert residual is not None
+    columns = {"d": pa.array([float(number)]), "i": pa.array([thousandths], pa.int32())}
+    assert residual.evaluate(columns, 1).to_pylist() == [True]
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(20, 3)", "DECIMAL(3, 1)", "DECIMAL(12, 0)"])
+@pytest.mark.parametrize("source", [pa.int8(), pa.int32(), pa.int64()])
+def test_a_decimal_need_only_hold_the_values(kind: str, source: pa.DataType) -> None:
+    residual = plan_where(f"CAST(n AS {kind}) > 0.5", {"n": source}, []).residual
+    assert residual is not None
+    columns = {"n": pa.array([1, -99, None, 99], source)}
+    assert residual.evaluate(columns, 4).to_pylist() == [True, False, False, True]
+    small = plan_where("CAST(n AS DECIMAL(2, 1)) > 0.5", {"n": source}, []).residual
+    assert small is not None
+    with pytest.raises(InvalidInputError, match="an error in Spark too"):
+        small.evaluate(columns, 4)
+
+
 def test_sums_of_decimals_have_up_to_38_digits() -> None:
     values = pa.array([Decimal("1.25"), Decimal("-0.25"), None], pa.decimal128(37, 2))
     residual = plan_where("n + 0.25 = 1.5", {"n": values.type}, []).residual

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from icechunk_format.tables.cf.arrow_values import numpy_dtype, timestamp_type
 from icechunk_format.tables.selection.where import time_zones
 
+_INTEGER_DIGITS: Final = 19
 # An array, or a scalar for all rows.
 Datum = Any
 
@@ -170,6 +171,12 @@ def _cast(value: Datum, output_type: pa.DataType) -> Datum:
         return value
     if pa.types.is_floating(source) and pa.types.is_integer(output_type):
         value = pc.trunc(value)
+    elif pa.types.is_integer(source) and pa.types.is_decimal(output_type):
+        # Arrow refuses a decimal that cannot hold every integer of the type.
+        value = value.cast(pa.decimal256(_INTEGER_DIGITS + output_type.scale, output_type.scale))
+    elif pa.types.is_decimal(source) and source.scale and pa.types.is_floating(output_type):
+        # By the digits: Arrow's own cast may return a neighbour of the nearest double.
+        value = value.cast(pa.string())
     elif pa.types.is_string(source):
         value = pc.utf8_trim_whitespace(value)
     elif pa.types.is_timestamp(source) and pa.types.is_date(output_type):
