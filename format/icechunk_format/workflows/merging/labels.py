@@ -74,8 +74,9 @@ class DimLabels:
     ----------
     ours, theirs
         The index in the source and in the target of each element of the common snapshot.
-    stored
-        Stored labels of source and target.
+    variable, stored
+        The array of labels in the target, and the stored labels of source and target; None if the
+        target has none.
     """
 
     ours: IndexMap
@@ -111,7 +112,7 @@ class DimLabels:
         If ``stay`` is None, all keep their index, and new labels of the source follow.
         """
         own, target = self.own, self.theirs.after
-        if self.stored is None or self.variable is None or not target:
+        if self.stored is None or self.variable is None:
             size = max(self.ours.after, target)
             return MergedLabels(indices=own, tip=IndexMap.resized(target, size))
         labels, old = self.stored
@@ -179,9 +180,9 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
     ours, theirs = (IndexMap.of_labels(labels[0], side) for side in labels[1:])
-    return DimLabels(
-        ours=ours, theirs=theirs, variable=found[2] or found[1], stored=(labels[1], labels[2])
-    )
+    # The labels of a dimension that the target lacks are those of the source, in its order.
+    stored = None if found[2] is None else (labels[1], labels[2])
+    return DimLabels(ours=ours, theirs=theirs, variable=found[2], stored=stored)
 
 
 def described(sides: Sides, conflict: Conflict) -> Conflict:
