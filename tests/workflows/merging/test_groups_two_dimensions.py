@@ -133,3 +133,21 @@ def test_a_dimension_that_one_side_emptied_has_the_new_labels_of_the_other(one, 
     xs, ys, cells, _ = merged(repository)
     assert (xs, sorted(ys)) == ([1, 2, 3] if added else [1, 3], sorted(added))
     assert cells == {(1, y): 10.0 + y for y in added}
+
+
+@SIDES
+def test_appends_of_both_sides_are_merged_beside_an_array_that_one_moved(one, two):
+    repository = begun()
+    more = WriteOptions(dims=("x", "y"), group="/other")
+    write_table(repository.location, rows([1], [1]), more)
+    repository.reset_branch("dev", repository.resolve())
+    repository.rename("/other/v", "/other/z", branch=one)
+    append(repository, one, [4], [1])
+    append(repository, two, [5], [2])
+    xs, ys, cells, _ = merged(repository)
+    assert (xs, ys) == ([1, 2, 3, 4, 5], [1, 2])
+    assert cells == {(x, y): 10.0 * x + y for x in (1, 2, 3) for y in ys} | {
+        (4, 1): 41.0,
+        (5, 2): 52.0,
+    }
+    assert dataset_at(repository.location, group="/other").read("z").tolist() == [[11.0]]
