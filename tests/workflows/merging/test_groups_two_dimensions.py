@@ -151,3 +151,32 @@ def test_appends_of_both_sides_are_merged_beside_an_array_that_one_moved(one, tw
         (5, 2): 52.0,
     }
     assert dataset_at(repository.location, group="/other").read("z").tolist() == [[11.0]]
+
+
+@SIDES
+@pytest.mark.parametrize("other", [["d"], ["a", "d"]])
+def test_strings_that_are_sorted_on_both_sides_stay_sorted(one, two, other):
+    def of(labels, values):
+        return pa.table({"t": labels, "v": values})
+
+    place = new_place()
+    write_table(place, of(["b", "c"], [2.0, 3.0]), WriteOptions(dims=("t",), chunks={"t": 2}))
+    repository = Repository.open(place)
+    repository.create_branch("dev", repository.resolve())
+    inserted = of(["b", "bb", "c"], [2.0, 2.5, 3.0])
+    write_table(place, inserted, WriteOptions(mode="append", branch=one, dims=("t",)))
+    # Appended strings follow the others; put them in order, as xarray would.
+    session = repository.writable_session(one)
+    for name, values in (("t", ["b", "bb", "c"]), ("v", [2.0, 2.5, 3.0])):
+        found = dataset_at(place, branch=one).variables[name].metadata
+        stored = np.array(values, found.data_type.numpy)
+        ChunkValues(metadata=found, start=0, values=stored).store(session)
+    session.commit("sort")
+    values = [{"a": 1.0, "d": 4.0}[label] for label in other]
+    write_table(place, of(other, values), WriteOptions(mode="append", branch=two, dims=("t",)))
+    Repository.open(place).merge("dev")
+    found = dataset_at(place)
+    expected = {"b": 2.0, "bb": 2.5, "c": 3.0} | dict(zip(other, values, strict=True))
+    labels = found.read("t").tolist()
+    assert dict(zip(labels, found.read("v").tolist(), strict=True)) == expected
+    assert (labels == sorted(expected)) == (other == ["d"])

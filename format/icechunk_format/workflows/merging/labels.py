@@ -20,7 +20,13 @@ from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.repository.changes import Conflict, same_meaning
 from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
-from icechunk_format.tables.writing import DimMoves, in_order, index_labels, is_disordered
+from icechunk_format.tables.writing import (
+    DimMoves,
+    in_order,
+    index_labels,
+    is_disordered,
+    loses_order,
+)
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000
@@ -109,7 +115,8 @@ class DimLabels:
     def merged(self, dim: str, stay: int | None) -> MergedLabels:
         """Join the labels of both sides; the first ``stay`` of the target keep their index.
 
-        If ``stay`` is None, all keep their index, and new labels of the source follow.
+        If ``stay`` is None, all keep their index, and new labels of the source follow. Only sorted
+        numbers and times must then stay sorted.
         """
         own, target = self.own, self.theirs.after
         if self.stored is None or self.variable is None:
@@ -129,7 +136,8 @@ class DimLabels:
             indices=found.indices,
             tip=IndexMap.of_indices(tip, found.size),
             labels=final,
-            is_disordered=is_disordered(found),
+            is_disordered=is_disordered(found)
+            or (stay is not None and loses_order((labels, old), final)),
             shown=encoder.decoder.decode(final) if found.size <= _MOST_SHOWN else None,
         )
 
