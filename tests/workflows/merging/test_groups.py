@@ -26,6 +26,7 @@ from helpers.raised import raises
 
 from icechunk_format import Repository
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.groups.changing import ChunkValues
 from icechunk_format.maintenance import verify
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -240,7 +241,7 @@ def test_the_law_of_merges_that_grow_arrays_on_both_sides():
 
 
 class ShrinkingHistory(History):
-    """A history whose branches delete labels as well, of arrays with a missing value."""
+    """A history whose branches delete and correct labels, of arrays with a missing value."""
 
     def __init__(self, seed):
         while True:
@@ -265,9 +266,33 @@ class ShrinkingHistory(History):
         kept = self.cells[branch].items()
         self.cells[branch] = {cell: v for cell, v in kept if cell[1 + at] != gone}
 
+    def correct(self, branch):
+        """Write another label in the place of one, and nothing else."""
+        at = self.chance.randrange(2)
+        labels = self.axes[branch][at]
+        old, new = self.chance.choice(sorted(labels)), 12 + next(self.numbers) % 80
+        if new in {*self.axes["main"][at], *self.axes["dev"][at]}:
+            return
+        name, shown = ("time", "x")[at], self.labels if at == 0 else float
+        found = dataset_at(self.place, branch=branch)
+        stored = found.read(name).copy()
+        stored[stored == shown(old)] = shown(new)
+        session = Repository.open(self.place).writable_session(branch)
+        metadata = found.variables[name].metadata
+        ChunkValues(metadata=metadata, start=0, values=stored).store(session)
+        session.commit("Correct a label")
+        labels ^= {old, new}
+        self.cells[branch] = {
+            (*cell[: 1 + at], new, *cell[2 + at :]) if cell[1 + at] == old else cell: value
+            for cell, value in self.cells[branch].items()
+        }
+
     def edit(self, branch):
-        if self.chance.random() < 0.3:
+        step = self.chance.random()
+        if step < 0.3:
             self.remove(branch)
+        elif step < 0.4:
+            self.correct(branch)
         else:
             super().edit(branch)
 
