@@ -250,6 +250,7 @@ class ShrinkingHistory(History):
                 break
             seed += 10**6
         self.base_axes = tuple(set(labels) for labels in self.axes["main"])
+        self.corrected = {"dev": {}, "main": {}}
 
     def remove(self, branch):
         at = self.chance.randrange(2)
@@ -267,24 +268,24 @@ class ShrinkingHistory(History):
         self.cells[branch] = {cell: v for cell, v in kept if cell[1 + at] != gone}
 
     def correct(self, branch):
-        """Write another label in the place of one, and nothing else."""
-        at = self.chance.randrange(2)
-        labels = self.axes[branch][at]
+        """Write another time in the place of one, and nothing else."""
+        labels = self.axes[branch][0]
         old, new = self.chance.choice(sorted(labels)), 12 + next(self.numbers) % 80
-        if new in {*self.axes["main"][at], *self.axes["dev"][at]}:
+        if new in self.axes["main"][0] | self.axes["dev"][0]:
             return
-        name, shown = ("time", "x")[at], self.labels if at == 0 else float
         found = dataset_at(self.place, branch=branch)
-        stored = found.read(name).copy()
-        stored[stored == shown(old)] = shown(new)
+        stored = found.read("time").copy()
+        stored[stored == self.labels(old)] = self.labels(new)
         session = Repository.open(self.place).writable_session(branch)
-        metadata = found.variables[name].metadata
+        metadata = found.variables["time"].metadata
         ChunkValues(metadata=metadata, start=0, values=stored).store(session)
         session.commit("Correct a label")
         labels ^= {old, new}
+        known = self.corrected[branch]
+        known[new] = known.pop(old, old)
         self.cells[branch] = {
-            (*cell[: 1 + at], new, *cell[2 + at :]) if cell[1 + at] == old else cell: value
-            for cell, value in self.cells[branch].items()
+            (name, new if time == old else time, x): value
+            for (name, time, x), value in self.cells[branch].items()
         }
 
     def edit(self, branch):
@@ -305,8 +306,13 @@ class ShrinkingHistory(History):
             for was, one, other in zip(self.base_axes, *self.axes.values(), strict=True)
         ]
         for branch in ("dev", "main"):
-            changed = self.cells[branch].items() - self.base.items()
-            both |= {cell for cell, _ in changed if {cell[1]} - axes[0] or {cell[2]} - axes[1]}
+            times = self.corrected[branch]
+            for cell, value in self.cells[branch].items():
+                name, time, x = cell
+                # A cell that a correction alone has moved may be deleted.
+                was = self.base.get((name, times.get(time, time), x))
+                if value != was and ({time} - axes[0] or {x} - axes[1]):
+                    both.add(cell)
         repository = Repository.open(self.place)
         tip = repository.resolve()
         try:
