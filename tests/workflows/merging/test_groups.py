@@ -26,6 +26,7 @@ from helpers.raised import raises
 
 from icechunk_format import Repository
 from icechunk_format.errors import ConflictError, InvalidInputError
+from icechunk_format.groups.changing import ChunkValues
 from icechunk_format.maintenance import verify
 from icechunk_format.options.read import ReadRequest
 from icechunk_format.options.write import WriteOptions
@@ -240,7 +241,7 @@ def test_the_law_of_merges_that_grow_arrays_on_both_sides():
 
 
 class ShrinkingHistory(History):
-    """A history whose branches delete labels as well, of arrays with a missing value."""
+    """A history whose branches delete and correct labels, of arrays with a missing value."""
 
     def __init__(self, seed):
         while True:
@@ -249,6 +250,7 @@ class ShrinkingHistory(History):
                 break
             seed += 10**6
         self.base_axes = tuple(set(labels) for labels in self.axes["main"])
+        self.corrected = {"dev": {}, "main": {}}
 
     def remove(self, branch):
         at = self.chance.randrange(2)
@@ -265,9 +267,33 @@ class ShrinkingHistory(History):
         kept = self.cells[branch].items()
         self.cells[branch] = {cell: v for cell, v in kept if cell[1 + at] != gone}
 
+    def correct(self, branch):
+        """Write another time in the place of one, and nothing else."""
+        labels = self.axes[branch][0]
+        old, new = self.chance.choice(sorted(labels)), 12 + next(self.numbers) % 80
+        if new in self.axes["main"][0] | self.axes["dev"][0]:
+            return
+        found = dataset_at(self.place, branch=branch)
+        stored = found.read("time").copy()
+        stored[stored == self.labels(old)] = self.labels(new)
+        session = Repository.open(self.place).writable_session(branch)
+        metadata = found.variables["time"].metadata
+        ChunkValues(metadata=metadata, start=0, values=stored).store(session)
+        session.commit("Correct a label")
+        labels ^= {old, new}
+        known = self.corrected[branch]
+        known[new] = known.pop(old, old)
+        self.cells[branch] = {
+            (name, new if time == old else time, x): value
+            for (name, time, x), value in self.cells[branch].items()
+        }
+
     def edit(self, branch):
-        if self.chance.random() < 0.3:
+        step = self.chance.random()
+        if step < 0.3:
             self.remove(branch)
+        elif step < 0.4:
+            self.correct(branch)
         else:
             super().edit(branch)
 
@@ -280,8 +306,13 @@ class ShrinkingHistory(History):
             for was, one, other in zip(self.base_axes, *self.axes.values(), strict=True)
         ]
         for branch in ("dev", "main"):
-            changed = self.cells[branch].items() - self.base.items()
-            both |= {cell for cell, _ in changed if {cell[1]} - axes[0] or {cell[2]} - axes[1]}
+            times = self.corrected[branch]
+            for cell, value in self.cells[branch].items():
+                name, time, x = cell
+                # A cell that a correction alone has moved may be deleted.
+                was = self.base.get((name, times.get(time, time), x))
+                if value != was and ({time} - axes[0] or {x} - axes[1]):
+                    both.add(cell)
         repository = Repository.open(self.place)
         tip = repository.resolve()
         try:

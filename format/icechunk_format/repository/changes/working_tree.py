@@ -28,11 +28,16 @@ from icechunk_format.repository.changes.chunk_changes import ChunkChanges
 
 
 class WorkingTree:
-    """Nodes of ``base`` after ``changes``, which must fit the base."""
+    """Nodes of ``base`` after ``changes``, which must fit the base.
 
-    def __init__(self, base: Snapshot, changes: ChangeSet) -> None:
+    A merge may change nodes beside moves (``allows_both``); a commit then records nodes that moved
+    as deleted and created again.
+    """
+
+    def __init__(self, base: Snapshot, changes: ChangeSet, *, allows_both: bool = False) -> None:
         self.base = base
         self.changes = changes
+        self._allows_both = allows_both
         self._new_paths = {state.path: node_id for node_id, state in changes.created.items()}
         self._new_paths.update((move.to_path, i) for i, move in changes.moved.items())
         self._left_paths = {node.path for node in changes.deleted.values()}
@@ -284,7 +289,7 @@ class WorkingTree:
             )
 
     def _check_no_moves(self) -> None:
-        if self.changes.moved:
+        if self.changes.moved and not self._allows_both:
             raise InvalidInputError(
                 "this session has moved nodes, and one commit either moves nodes or changes them; "
                 "commit the moves first",

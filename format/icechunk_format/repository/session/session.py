@@ -493,12 +493,14 @@ class WriteSession(CommittingSession):
     def take_over(self, changes: ChangeSet) -> None:
         """Adopt changes relative to the base of this session, which must not have changes.
 
+        They may contain moves, beside which nodes can be changed.
+
         Raises ``InvalidInputError`` (the session has changes).
         """
         self._check_open()
         if self.has_changes:
             raise InvalidInputError("this session has changes; use a new session for further ones")
-        self._tree = WorkingTree(self._tree.base, changes)
+        self._tree = WorkingTree(self._tree.base, changes, allows_both=True)
 
     # -- inside -----------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         named_type,
     )
     from icechunk_format.tables.writing.commit import apply_planned
-    from icechunk_format.tables.writing.dimensions import is_disordered
+    from icechunk_format.tables.writing.dimensions import is_disordered, loses_order
     from icechunk_format.tables.writing.part import WritePart, WriteTarget
     from icechunk_format.tables.writing.plan import WritePlan
     from icechunk_format.tables.writing.replanning.adopt import Adoption, PlannedCommit
@@ -54,6 +54,7 @@ __all__ = [
     "in_order",
     "index_labels",
     "is_disordered",
+    "loses_order",
     "named_type",
     "shown_cells",
 ]
@@ -68,7 +69,7 @@ __getattr__, __dir__ = loaded_on_use(
         ".columns.labels": ["in_order", "index_labels"],
         ".columns.new_arrays": ["codecs_of", "described_attributes", "named_type"],
         ".commit": ["apply_planned"],
-        ".dimensions": ["is_disordered"],
+        ".dimensions": ["is_disordered", "loses_order"],
         ".part": ["WritePart", "WriteTarget"],
         ".plan": ["WritePlan"],
         ".replanning.adopt": ["Adoption", "PlannedCommit"],

@@ -12,7 +12,7 @@ Rules of this file
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -251,6 +251,12 @@ def is_disordered(indexed: IndexedLabels) -> bool:
     if labels is None or indexed.size == old_size or labels.dtype.kind not in "iufMm":
         return False
     return bool(direction(labels[:old_size])) and not direction(labels)
+
+
+def loses_order(sides: Sequence[NDArray[Any]], merged: NDArray[Any]) -> bool:
+    """Return True if the labels of all sides ascend, or all descend, and merged ones do not."""
+    ways = {direction(labels) for labels in sides if len(labels) > 1}
+    return len(merged) > 1 and len(ways) == 1 and not ways & {0, direction(merged)}
 
 
 def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

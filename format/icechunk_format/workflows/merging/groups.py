@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +122,11 @@ def _group_merge(
         for dim, size in sizes.items()
     }
     changed = _changed_arrays(sides)
+    for name, source in named[1].items():
+        # Cells of an array that is the same have moved if labels have.
+        there = named[2].get(name)
+        if there is not None and there.node.id == source.node.id and _has_moved(source, dims):
+            changed.add(source.node.id)
     gone = {*changes.deleted, *changes.moved}
     return GroupMerge(
         sides=sides,
@@ -161,6 +166,12 @@ def _changed_arrays(sides: Sides) -> set[NodeId]:
     return {*log.new_arrays, *log.updated_arrays, *log.updated_chunks}
 
 
+def _has_moved(source: Variable, dims: Mapping[str, DimLabels]) -> bool:
+    """Return True if elements of an array have another label in the source, at their positions."""
+    maps = [dims[dim].ours for dim in source.dims]
+    return any(each.still < min(each.before, each.after) for each in maps)
+
+
 def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels]) -> ChunkChanges:
     """Return the changed chunks of an array, and all from the first moved label on."""
     found = sides.chunks_changed(source.node.id)
@@ -181,6 +192,25 @@ def _chunks_changed(sides: Sides, source: Variable, dims: Mapping[str, DimLabels
         for refs, rows in reader.lookup.in_box(low, counts):
             found.set_refs(refs.take(rows))
     return found
+
+
+def _has_edits(
+    variable: Variable,
+    values: NDArray[Any],
+    before: NDArray[Any],
+    at: tuple[NDArray[np.int64], ...],
+) -> bool:
+    """Return True if stored values differ from those before; ``at`` are the indices of these.
+
+    Values at other indices are edits if they are neither the fill value nor the missing value.
+    """
+    was = variable.metadata.fill_array(values.shape)
+    absent = encoder_of(variable).absent
+    edited = differs(values, was)
+    if absent is not None:
+        edited &= differs(values, np.full_like(values, absent))
+    edited[at] = differs(values[at], before)
+    return bool(edited.any())
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -265,7 +295,8 @@ class GroupMerge:
         """Return True if an array of a side has other cells than the base at some indices.
 
         ``along`` are, by axis, the indices in the side of the elements of the base, and the indices
-        to compare; ``coords`` are the chunks that may differ, all that exist for a new array.
+        to compare; ``coords`` are the chunks that may differ, all that exist for a new array. The
+        base has no values in cells of new labels.
         """
         axes = side[1].metadata.grid.axes
         chunks = [
@@ -281,12 +312,15 @@ class GroupMerge:
             for index in gone[np.isin(axes[axis].chunk_of(gone), chunks[axis])].tolist():
                 rows = [np.flatnonzero(each >= 0) for each in known]
                 rows[axis] = np.flatnonzero(known[axis] == index)
-                chosen = [[each[row] for each, row in zip(known, rows, strict=True)], rows]
+                own = [np.arange(each.after) for each, _ in along]
+                own[axis] = np.array([index])
                 values, before = (
                     reader.read(list(map(DimSelection.of_indices, reader.shape, at)))
-                    for reader, at in zip(readers, chosen, strict=True)
+                    for reader, at in zip(readers, (own, rows), strict=True)
                 )
-                if differs(values, before).any():
+                at = [each[row] for each, row in zip(known, rows, strict=True)]
+                at[axis] = np.zeros(len(rows[axis]), np.int64)
+                if _has_edits(side[1], values, before, np.ix_(*at)):
                     return True
         return False
 

@@ -20,7 +20,13 @@ from icechunk_format.grid.index_maps import IndexMap
 from icechunk_format.groups import Variable, arrays_in
 from icechunk_format.repository.changes import Conflict, same_meaning
 from icechunk_format.tables.cf import VariableEncoder, attribute_decoder, missing_value
-from icechunk_format.tables.writing import DimMoves, in_order, index_labels, is_disordered
+from icechunk_format.tables.writing import (
+    DimMoves,
+    in_order,
+    index_labels,
+    is_disordered,
+    loses_order,
+)
 from icechunk_format.workflows.merging.sides import CannotMerge, Sides
 
 _MOST_SHOWN: Final = 100_000
@@ -74,8 +80,9 @@ class DimLabels:
     ----------
     ours, theirs
         The index in the source and in the target of each element of the common snapshot.
-    stored
-        Stored labels of source and target.
+    variable, stored
+        The array of labels in the target, and the stored labels of source and target; None if the
+        target has none.
     """
 
     ours: IndexMap
@@ -108,10 +115,11 @@ class DimLabels:
     def merged(self, dim: str, stay: int | None) -> MergedLabels:
         """Join the labels of both sides; the first ``stay`` of the target keep their index.
 
-        If ``stay`` is None, all keep their index, and new labels of the source follow.
+        If ``stay`` is None, all keep their index, and new labels of the source follow. Only sorted
+        numbers and times must then stay sorted.
         """
         own, target = self.own, self.theirs.after
-        if self.stored is None or self.variable is None or not target:
+        if self.stored is None or self.variable is None:
             size = max(self.ours.after, target)
             return MergedLabels(indices=own, tip=IndexMap.resized(target, size))
         labels, old = self.stored
@@ -128,7 +136,8 @@ class DimLabels:
             indices=found.indices,
             tip=IndexMap.of_indices(tip, found.size),
             labels=final,
-            is_disordered=is_disordered(found),
+            is_disordered=is_disordered(found)
+            or (stay is not None and loses_order((labels, old), final)),
             shown=encoder.decoder.decode(final) if found.size <= _MOST_SHOWN else None,
         )
 
@@ -179,9 +188,9 @@ def dim_labels(sides: Sides, found: Sequence[Variable | None], sizes: Sequence[i
     if any(len(np.unique(side)) < len(side) for side in labels[1:]):
         raise CannotMerge
     ours, theirs = (IndexMap.of_labels(labels[0], side) for side in labels[1:])
-    return DimLabels(
-        ours=ours, theirs=theirs, variable=found[2] or found[1], stored=(labels[1], labels[2])
-    )
+    # The labels of a dimension that the target lacks are those of the source, in its order.
+    stored = None if found[2] is None else (labels[1], labels[2])
+    return DimLabels(ours=ours, theirs=theirs, variable=found[2], stored=stored)
 
 
 def described(sides: Sides, conflict: Conflict) -> Conflict:
