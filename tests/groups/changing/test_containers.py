@@ -50,6 +50,7 @@ def added(prefixes, authorized=(), **options):
             {"endpoint_url": "https://minio", "virtual_hosted_style": "true"},
             ("s3_compatible", {"force_path_style": False, "allow_http": False}),
         ),
+        ("s3://b/", {"requester_pays": "true"}, ("s3", {"requester_pays": True})),
         ("gs://b/", {}, ("gcs", {})),
         ("az://b/", {"account_name": "me"}, ("azure", {"account": "me"})),
         ("https://host/", {}, ("http", {})),
