@@ -7,6 +7,7 @@ from helpers.grids.sessions import grid_session, set_block
 from helpers.sessions.model import array_document
 from helpers.storage.faulty_repositories import faulty_repository
 
+from icechunk_format.errors import InvalidInputError
 from icechunk_format.repository.files import metadata_cache, store_manifests
 from icechunk_format.repository.files.chunk_files import store_chunks
 from icechunk_format.repository.session import shifted
@@ -49,9 +50,19 @@ def test_chunks_that_a_smaller_shape_dropped_are_not_read_again(repository):
     for length in (2, 6):
         document = array_document((length,), (1,))
         session.update_metadata("/a", document, shape=[length], num_chunks=[length])
-    assert places(session) == [0, 1]
+        assert places(session) == [0, 1]
     set_block(session, [4])
     assert places(session) == [0, 1, 4]
+
+
+def test_manifests_outside_of_the_grid_are_refused(repository):
+    session = grid_session(repository, (3,))
+    receipts = receipts_of(session, "/a", [1], [3])
+    with pytest.raises(InvalidInputError, match=r"\(3,\) is outside"):
+        session.add_manifests("/a", receipts)
+    assert places(session) == []
+    session.add_manifests("/a", receipts[:1])
+    assert places(session) == [1]
 
 
 def test_a_manifest_of_another_array_holds_no_chunks_of_this_one():
