@@ -8,6 +8,7 @@ from helpers.storage.faulty_repositories import begin, faulty_repository
 
 from icechunk_format.errors import ConflictError, InvalidInputError
 from icechunk_format.repository.commit import manifest_plan
+from icechunk_format.repository.commit.commit import Written
 from icechunk_format.repository.files import metadata_cache
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -178,6 +179,18 @@ def test_small_manifests_are_joined_before_a_race_is_lost_and_not_after(reposito
     assert sorted(stored_contents(repository_v2, repository_v2.resolve())) == sorted(
         [*(f"a/c/{n}" for n in range(6)), "a/zarr.json", "g/zarr.json", "zarr.json"]
     )
+
+
+def test_files_that_were_stored_elsewhere_are_counted(repository):
+    session = grid_session(repository, (8,))
+    set_block(session, [4], payload=b"x" * 600)
+    elsewhere = Written()
+    elsewhere.add("chunks", 3, 30)
+    elsewhere.add("manifests", 2, 20)
+    session.count_files(elsewhere)
+    result = session.commit("ours")
+    assert (result.files_written["chunks"], result.bytes_written["chunks"]) == (4, 630)
+    assert result.files_written["manifests"] == 3
 
 
 def test_clocks_are_compared_once_for_all_attempts():
