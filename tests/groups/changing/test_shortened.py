@@ -121,6 +121,16 @@ def test_a_branch_on_an_expired_commit_is_shortened(place):
     check_refused(place, 2, branch="redo")
 
 
+def test_a_branch_that_begins_with_its_tip_may_stand_on_expired_commits(place):
+    build(place, 1, 4)
+    write(place, 9, branch="redo", create_branch=True)
+    write(place, 10)
+    assert Repository.open(place).expire_snapshots(datetime.now(UTC)).released_snapshots
+    repository = changed(Repository.open(place), unlisted)
+    assert len(list(repository.ancestry(branch="redo"))) == 2
+    assert has_expired(repository, "redo")
+
+
 def test_an_amended_commit_is_no_expired_one(place):
     repository = build(place, 1, 4)
     session = repository.writable_session()
