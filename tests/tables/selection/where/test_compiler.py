@@ -100,6 +100,11 @@ def test_parts_of_a_pattern_that_are_not_known_are_refused(kind: type[exp.Expres
     Compiler(TYPES).compile(kind(**sides))
     with raises(InvalidInputError, construct=kind.__name__):
         Compiler(TYPES).compile(kind(**sides, ignore_signs=exp.true()))
+    escape = exp.Literal.string("!")
+    Compiler(TYPES).compile(exp.Escape(this=kind(**sides), expression=escape))
+    inner = kind(**sides, ignore_signs=exp.true())
+    with raises(InvalidInputError, construct=kind.__name__):
+        Compiler(TYPES).compile(exp.Escape(this=inner, expression=escape))
 
 
 def test_cases_of_scalars_alone() -> None:
