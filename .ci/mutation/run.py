@@ -45,7 +45,10 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["repository/changes", "repository/commit", "repository/session"],
     ),
     "commit": (["repository/commit"], ["repository/commit", "repository/session"]),
-    "session": (["repository/session"], ["repository/commit", "repository/session"]),
+    "session": (
+        ["repository/session"],
+        ["repository/changes/test_conf*", "repository/commit", "repository/session"],
+    ),
     "selection": (
         ["tables/selection"],
         ["tables/selection", "tables/test_row_pruning.py", "tables/metadata_tables"],

@@ -188,6 +188,8 @@ def test_files_of_tasks_and_of_the_commit_are_counted(place):
     result = commit_arrays(made, receipts)
     assert result.message == "Make arrays"
     assert result.branch == "main"
+    assert not result.is_skipped
+    assert not result.dry_run
     manifests = [
         one for receipt in receipts for found in receipt.manifests.values() for one in found
     ]

@@ -50,6 +50,7 @@ def added(prefixes, authorized=(), **options):
             {"endpoint_url": "https://minio", "virtual_hosted_style": "true"},
             ("s3_compatible", {"force_path_style": False, "allow_http": False}),
         ),
+        ("s3://b/", {"requester_pays": "true"}, ("s3", {"requester_pays": True})),
         ("gs://b/", {}, ("gcs", {})),
         ("az://b/", {"account_name": "me"}, ("azure", {"account": "me"})),
         ("https://host/", {}, ("http", {})),
@@ -64,6 +65,10 @@ def test_a_container_has_the_options_of_its_storage(prefix, options, expected):
 
 def test_storage_that_a_configuration_cannot_name_gets_no_container():
     assert added(["memory://b/", "s3://b/"]).keys() == {"s3://b/"}
+    repository = new_repository()
+    before = len(list(repository.operations()))
+    add_containers(repository, ["memory://b/"], authorized=(), virtual_options={})
+    assert len(list(repository.operations())) == before
 
 
 def test_the_shorter_prefix_covers_the_longer():
@@ -73,6 +78,8 @@ def test_the_shorter_prefix_covers_the_longer():
     assert set(added(folders)) == {"file:///data/"}
     for given in ("file:///data/a%20b", "file:///data/a%20b/", "file:///data/a b"):
         assert set(added(folders, [given])) == {"file:///data/a b/", "file:///data/c/"}
+    folders = ["file:///data/X/", "file:///data/c/"]
+    assert set(added(folders, ["file:///data/X/"])) == set(folders)
 
 
 def test_authorized_prefixes_match_whole_names_with_and_without_a_slash():

@@ -3,7 +3,7 @@
 import pytest
 from helpers.raised import raises
 
-from icechunk_format.errors import NotFoundError
+from icechunk_format.errors import AlreadyExistsError, NotFoundError
 from icechunk_format.groups.changing import open_destination
 from icechunk_format.groups.changing.destination import branch_missing, check_new_location
 from icechunk_format.options.write import WriteOptions
@@ -54,6 +54,16 @@ def test_a_branch_that_is_not_there_must_be_asked_for(place):
         branch_missing(Repository.open(place), options)
     with raises(NotFoundError):
         open_destination(place, options)
+
+
+def test_a_new_place_must_be_empty_but_for_files_of_a_failed_write(tmp_path):
+    open_destination(str(tmp_path), WriteOptions())
+    (tmp_path / "chunks").mkdir()
+    (tmp_path / "chunks" / "left").write_bytes(b"by a write that failed")
+    open_destination(str(tmp_path), WriteOptions())
+    (tmp_path / "notes.txt").write_text("of a user")
+    with raises(AlreadyExistsError, found=("notes.txt",)):
+        open_destination(str(tmp_path), WriteOptions())
 
 
 def test_the_format_is_that_of_the_repository(place):

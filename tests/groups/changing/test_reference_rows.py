@@ -112,6 +112,20 @@ def test_rows_that_are_no_references_are_refused(row, without, facts):
         refs_of(VIRTUAL, row, without=without)
 
 
+def test_the_kind_that_cannot_be_written_is_named_among_others():
+    inline = {"kind": "inline", "data": b"x"}
+    with raises(InvalidInputError, variable="t", kind="native"):
+        refs_of(VIRTUAL, inline, {"kind": "native"})
+
+
+def test_columns_of_another_kind_may_be_missing():
+    refs, _ = refs_of(VIRTUAL, without=("data",))
+    assert refs.kind.tolist() == [KIND_VIRTUAL]
+    columns = ("location", "offset", "length")
+    refs, prefixes = refs_of({"kind": "inline", "data": b"x"}, without=columns)
+    assert (refs.kind.tolist(), prefixes) == ([KIND_INLINE], set())
+
+
 def test_chunks_outside_of_the_grid_are_refused():
     inside = [[0, 0], [3, 2]]
     check_coords(TARGET, np.array(inside, np.int64), (4, 3))

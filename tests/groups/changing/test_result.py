@@ -105,6 +105,8 @@ def test_a_skipped_write_is_logged_and_counts_nothing(repository, caplog):
     assert (record.levelname, "'dev'" in record.getMessage()) == ("WARNING", True)
     assert result.reason in record.getMessage()
     assert (result.rows, result.chunks, result.manifests) == (0, 0, 0)
+    assert result.is_skipped
+    assert not result.dry_run
 
 
 def test_a_batch_that_is_newer_than_the_newest_one_reads_no_further():

@@ -12,6 +12,7 @@ from helpers.raised import raises
 
 from icechunk_format import maintenance
 from icechunk_format.encoding.object_keys import transaction_log_key
+from icechunk_format.encoding.repo_info.updates import UnknownUpdate
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.groups.changing import has_expired
 from icechunk_format.options.write import WriteOptions
@@ -120,6 +121,16 @@ def test_a_branch_on_an_expired_commit_is_shortened(place):
     check_refused(place, 2, branch="redo")
 
 
+def test_a_branch_that_begins_with_its_tip_may_stand_on_expired_commits(place):
+    build(place, 1, 4)
+    write(place, 9, branch="redo", create_branch=True)
+    write(place, 10)
+    assert Repository.open(place).expire_snapshots(datetime.now(UTC)).released_snapshots
+    repository = changed(Repository.open(place), unlisted)
+    assert len(list(repository.ancestry(branch="redo"))) == 2
+    assert has_expired(repository, "redo")
+
+
 def test_an_amended_commit_is_no_expired_one(place):
     repository = build(place, 1, 4)
     session = repository.writable_session()
@@ -131,6 +142,31 @@ def test_an_amended_commit_is_no_expired_one(place):
     for branch in ("main", "redo"):
         assert not has_expired(Repository.open(place), branch)
     assert not write(place, 3).is_skipped
+
+
+def test_an_amended_commit_that_was_removed_is_no_expired_one(place):
+    repository = build(place, 1)
+    session = repository.writable_session()
+    session.set_attributes("/t", {"note": "amended"})
+    session.amend("Better", metadata={"txnAppId": "nightly", "txnVersion": 1})
+    write(place, 9, branch="redo", create_branch=True)
+    repository = Repository.open(place)
+    for number, info in enumerate(repository.ancestry(branch="redo")):
+        repository.create_tag(f"kept-{number}", info.id)
+    # Only the snapshot that was amended goes.
+    assert len(repository.expire_snapshots(datetime.now(UTC)).released_snapshots) == 1
+    for branch in ("main", "redo"):
+        assert not has_expired(Repository.open(place), branch)
+
+
+def test_with_an_operation_that_is_not_known_an_expiration_counts(place, monkeypatch):
+    repository = build(place, 1)
+    repository.expire_snapshots(LONG_AGO)
+    known = list(repository.operations())
+    assert not has_expired(repository, "main")
+    later = [replace(known[0], details=UnknownUpdate(number=99)), *known]
+    monkeypatch.setattr(Repository, "operations", lambda _: iter(later))
+    assert has_expired(repository, "main")
 
 
 @pytest.mark.parametrize("expires", [True, False])

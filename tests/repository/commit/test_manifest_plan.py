@@ -16,7 +16,11 @@ from icechunk_format.encoding.snapshot.manifest_lists import ManifestRefs
 from icechunk_format.grid.boxes import bounds_of
 from icechunk_format.grid.coordinate_set import CoordSet
 from icechunk_format.repository.changes import ChunkChanges
-from icechunk_format.repository.commit.manifest_plan import ManifestPlanner
+from icechunk_format.repository.commit.manifest_plan import (
+    SMALL_MANIFEST,
+    ManifestPlanner,
+    grouped_rows,
+)
 from icechunk_format.repository.files import ManifestReceipt, manifest_files
 from icechunk_format.repository.files.manifest_files import limited
 
@@ -156,6 +160,8 @@ def append_at(place):
         ([1] * 16, 16),
         ([1] * 100, 16),
         ([5000] * 100, 0),
+        ([SMALL_MANIFEST - 1] * 16, 16),
+        ([SMALL_MANIFEST] * 16, 0),
         ([1] * 10 + [5000] + [1] * 10, 8),
         ([1] * 4 + [5000] + [1] * 5 + [5000] + [1] * 7, 0),
     ],
@@ -211,6 +217,11 @@ def test_references_are_grouped_by_the_side_of_the_base_and_by_cell():
     assert planner.owner.tolist() == [-1] * len(every)
     groups = [[every[row] for row in rows.tolist()] for rows in planner._fresh_groups()]
     assert sorted(groups) == sorted(sides.values())
+
+
+def test_rows_are_grouped_by_all_parts_of_their_keys_and_ordered_by_the_first():
+    keys = np.array([[1, 0], [0, 1], [1, 0], [0, 0], [0, 1], [1, 1]])
+    assert [rows.tolist() for rows in grouped_rows(keys)] == [[3], [1, 4], [0, 2], [5]]
 
 
 def test_only_free_manifests_of_the_base_are_joined():

@@ -6,7 +6,12 @@ import pytest
 from helpers.builder import add_array, new_repository
 from helpers.raised import raises
 
-from icechunk_format.errors import InvalidInputError, NotFoundError, UnsupportedError
+from icechunk_format.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 
 
 def begun(spec_version=2):
@@ -50,8 +55,16 @@ def test_values_that_are_no_json_are_refused(value):
 
 def test_unknown_names_are_refused():
     repository = begun()
-    with raises(InvalidInputError, name="unitss"):
+    with raises(InvalidInputError, match="to remove; it has version$", name="unitss"):
         repository.set_attributes("/a", {}, remove=["unitss"])
+    repository.set_attributes("/a", {"b": 1, "a": 2}, remove=["version"])
+    with raises(InvalidInputError, match="to remove; it has a, b$", name="unitss"):
+        repository.set_attributes("/a", {}, remove=["unitss"])
+    repository.set_attributes("/a", {}, remove=["a", "b"])
+    with raises(InvalidInputError, match="to remove; it has none$", name="unitss"):
+        repository.set_attributes("/a", {}, remove=["unitss"])
+    with raises(InvalidInputError, match="is empty", name=""):
+        repository.set_attributes("/a", {"": 1})
     for change in (
         lambda: repository.set_attributes("/b", {"a": 1}),
         lambda: repository.rename("/b", "/c"),
@@ -85,3 +98,14 @@ def test_a_session_takes_attributes_as_a_mapping():
         session.set_attributes("/h", {"a": 1})
     session.commit("Describe it")
     assert document(repository, "/g")["attributes"] == {"title": None, "valid": True}
+
+
+@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"attributes": 1}'])
+def test_a_damaged_document_is_named_with_its_file(damaged):
+    repository = begun()
+    session = repository.writable_session()
+    session.update_metadata("/a", damaged)
+    session.commit("damage")
+    session = repository.writable_session()
+    with raises(FormatError, match="'/a'", object_key=f"snapshots/{session.snapshot_id}"):
+        session.set_attributes("/a", {"units": "K"})

@@ -11,8 +11,16 @@ import pytest
 from helpers.builder import new_repository
 from helpers.grids.sessions import grid_session, set_block, split_manifests
 from helpers.raised import raises
-from helpers.sessions.model import Model, OurDriver, RandomChanges, group_document, stored_contents
+from helpers.sessions.model import (
+    Model,
+    OurDriver,
+    RandomChanges,
+    array_document,
+    group_document,
+    stored_contents,
+)
 
+from icechunk_format.encoding.manifest.chunk_refs import inline_refs
 from icechunk_format.encoding.repo_info.updates import Availability
 from icechunk_format.errors import InvalidInputError, NotFoundError, ReadOnlyError
 from icechunk_format.repository.commit import manifest_plan
@@ -109,14 +117,53 @@ def test_after_a_commit_a_session_can_only_be_read(repository):
     result = session.commit("first")
     assert session.snapshot_id == result.snapshot_id
     assert len(session.chunk_refs("/a", [0], [2])) == 2
+    edited = repository.writable_session()
+    edited.create_group("/h", group_document())
+    document = array_document((2,), (1,), version=1)
     for act in (
+        lambda: session.create_group("/g", group_document()),
+        lambda: session.create_array("/b", document, shape=[2], num_chunks=[2]),
+        lambda: session.update_metadata("/a", document),
+        lambda: session.set_attributes("/a", {"units": "K"}),
+        lambda: session.delete("/a"),
+        lambda: session.move("/a", "/b"),
         lambda: session.set_chunk("/a", [0], b"x"),
-        lambda: session.commit("again", allow_empty=True),
-        lambda: session.rebase(),
+        lambda: session.set_refs("/a", inline_refs([[0]], [b"x"])),
+        lambda: session.add_manifests("/a", []),
+        lambda: session.delete_chunks("/a", [[0]]),
+        lambda: session.drop_chunks_beyond("/a", [1]),
+        lambda: session.shift("/a", [1]),
+        lambda: session.take_over(edited.changes),
         lambda: session.discard(),
+        lambda: session.rebase(),
+        lambda: session.commit("again", allow_empty=True),
+        lambda: session.amend("again", allow_empty=True),
+        lambda: session.flush("again", allow_empty=True),
     ):
         with pytest.raises(ReadOnlyError, match="committed as snapshot"):
             act()
+    assert [node.path for node in session.nodes()] == ["/", "/a"]
+    assert not session.has_changes
+
+
+def test_only_a_session_without_changes_takes_those_of_another(repository):
+    grid_session(repository, (2,)).commit("base")
+    other = repository.writable_session()
+    set_block(other, [1])
+    session = repository.writable_session()
+    set_block(session, [0])
+    with raises(InvalidInputError, match="has changes"):
+        session.take_over(other.changes)
+    assert session.chunk_refs("/a", [0], [2]).coords.tolist() == [[0]]
+    session.discard()
+    session.take_over(other.changes)
+    assert session.chunk_refs("/a", [0], [2]).coords.tolist() == [[1]]
+
+
+def test_a_session_shows_its_branch_and_its_base(repository):
+    session = repository.writable_session()
+    shown = f"WriteSession({repository.storage.root_url!r}, 'main', base={session.snapshot_id})"
+    assert repr(session) == shown
 
 
 def test_discarded_changes_are_gone(repository):

@@ -1,12 +1,23 @@
 """Groups and arrays are created, moved and deleted, or the session stays as it was."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from helpers.builder import add_array
 from helpers.grids.sessions import grid_session
 from helpers.raised import raises
 from helpers.sessions.model import array_document, group_document
 
+from icechunk_format.encoding.ids import NodeId
+from icechunk_format.encoding.manifest.chunk_refs import native_refs, virtual_refs
 from icechunk_format.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+
+
+def without_bytes():
+    """Return a reference to a chunk of the repository that is damaged: it has no bytes."""
+    refs = native_refs([[0]], np.ones((1, 12), np.uint8), [5])
+    return replace(refs, length=np.zeros(1, np.uint64))
 
 
 def test_changes_that_cancel_out_leave_nothing(repository):
@@ -79,6 +90,8 @@ def test_a_move_to_and_fro_is_no_change(repository_v2):
         (lambda s: s.set_chunk("/a", [2], b"x"), InvalidInputError, r"\(2,\) is outside"),
         (lambda s: s.set_chunk("/a", [-1], b"x"), InvalidInputError, "from 0 to"),
         (lambda s: s.set_chunk("/a", [0, 0], b"x"), InvalidInputError, "2 dimensions"),
+        (lambda s: s.set_chunk("/a", [0.5], b"x"), InvalidInputError, "must be integers"),
+        (lambda s: s.set_refs("/a", without_bytes()), InvalidInputError, "'/a' has no bytes"),
         (lambda s: s.set_chunk("/a", [0], b""), InvalidInputError, "has no bytes"),
         (lambda s: s.set_chunks("/a", [[0]], []), InvalidInputError, "0 chunks were given for 1"),
         (
@@ -163,3 +176,23 @@ def test_one_session_moves_or_edits(repository_v2):
         with raises(InvalidInputError, moved=True):
             act()
     assert [node.path for node in session.nodes()] == ["/", "/b"]
+
+
+def test_new_nodes_have_the_ids_that_are_returned_or_given(repository):
+    session = repository.writable_session()
+    assert session.create_group("/", group_document()) == session.node("/").id
+    document = array_document((2,), (1,))
+    made = session.create_array("/a", document, shape=[2], num_chunks=[2])
+    assert made == session.node("/a").id
+    given = NodeId(bytes(range(NodeId.SIZE)))
+    options = {"shape": [2], "num_chunks": [2], "node_id": given}
+    assert session.create_array("/b", document, **options) == given
+    found = repository.snapshot(session.commit("both").snapshot_id)
+    assert (found.node("/a").id, found.node("/b").id) == (made, given)
+
+
+def test_a_virtual_chunk_may_have_no_bytes(repository):
+    session = grid_session(repository, (2,))
+    session.set_refs("/a", virtual_refs([[1]], ["s3://bucket/empty"], [0], [0]))
+    assert session.chunk_refs("/a", [0], [2]).coords.tolist() == [[1]]
+    session.commit("empty")

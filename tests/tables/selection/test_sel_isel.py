@@ -521,6 +521,22 @@ def test_equal_texts_may_repeat_in_a_sorted_dimension(values: str) -> None:
     assert not Labels(pa.array(["a", "c", "b"]), "n").is_sorted
 
 
+@pytest.mark.parametrize("value", [10.5, np.float32(10.5)])
+def test_a_fraction_is_no_label_of_integers(value: float) -> None:
+    with raises(InvalidInputError, dimension="longitude"):
+        sel({"longitude": value})
+    assert sel({"longitude": slice(value, 20.5)}) == {"longitude": [2]}
+
+
+def test_the_nearest_values_of_an_error_are_values() -> None:
+    with raises(
+        InvalidInputError, match=r"has no value '1\.2'; the nearest values are 1\.0, 2\.0\."
+    ):
+        sel("shuffled=1.2")
+    with raises(InvalidInputError, match=r"the nearest values are 3\.0\. Name one"):
+        sel({"shuffled": 4})
+
+
 def test_labels_are_shown_as_they_are_given() -> None:
     lead = Labels(COORDINATES["lead"], "lead")
     assert [lead.show(at) for at in (1, 3)] == ["6:00:00", "1 day, 0:00:00"]

@@ -155,7 +155,7 @@ class ManifestPlanner:
         if self.changes.clip is not None:
             limit = np.array(self.changes.clip, dtype=np.int64)
             self.is_alive[base] &= (self.boxes[base, :, 0] < limit).all(axis=1)
-            self.is_dirty[base] |= (self.boxes[base, :, 1] > limit).any(axis=1)
+            self.is_dirty[base] = (self.boxes[base, :, 1] > limit).any(axis=1)
 
     def _find_overlaps(self) -> None:
         receipts = self.changes.receipts
@@ -175,7 +175,8 @@ class ManifestPlanner:
             lower, upper = lower[with_receipt], upper[with_receipt]
             inner, outer = self.boxes[lower], self.boxes[upper]
             is_around = (outer[:, :, 0] <= inner[:, :, 0]) & (outer[:, :, 1] >= inner[:, :, 1])
-            is_hidden = is_full[upper] & (lower < self.num_base) & is_around.all(axis=1)
+            # A receipt within a full one has no chunks left, since none is in two receipts.
+            is_hidden = is_full[upper] & is_around.all(axis=1)
             self.is_alive[lower[is_hidden]] = False
             self.is_dirty[lower[~is_hidden]] = True
 
@@ -200,8 +201,6 @@ class ManifestPlanner:
     def _fresh_groups(self) -> list[NDArray[np.int64]]:
         """Return rows of pending references outside of all sources, grouped by side and cell."""
         rows = np.flatnonzero(self.owner < 0)
-        if not len(rows):
-            return []
         coords = self.refs.coords[rows].astype(np.int64)
         side = np.zeros(len(rows), dtype=np.int64)
         sources = self.boxes[self.is_alive]
@@ -277,9 +276,7 @@ class ManifestPlanner:
             taken.append(around)
             return [pool]
         starts = boxes[pool, :, 0]
-        axis = max(range(starts.shape[1]), key=lambda a: len(np.unique(starts[:, a])), default=0)
-        if not starts.shape[1]:
-            return []
+        axis = max(range(starts.shape[1]), key=lambda a: len(np.unique(starts[:, a])))
         ordered = pool[np.argsort(starts[:, axis], kind="stable")]
         half = len(ordered) // 2
         return [

@@ -297,15 +297,14 @@ class CommittingSession:
         conflict_rules.rebased(self.changes, tip=tip, conflicts=found, resolve=resolve)
         self._tree = WorkingTree(tip, self.changes)
         self._times_rebased += 1
-        if commits := since.commits:
-            plural = "s" * (len(commits) > 1)
-            conflicts = f"{len(found)} resolved" if found else "no"
-            _log.info(
-                "rebased on %d newer commit%s of other writers to branch %s of %s, with %s"
-                " conflicts; the newest is %s: %s",
-                *(len(commits), plural, self.branch, storage.root_url, conflicts),
-                *(since.tip, escaped(commits[-1].message)),
-            )
+        plural = "s" * (len(since.commits) > 1)
+        conflicts = f"{len(found)} resolved" if found else "no"
+        _log.info(
+            "rebased on %d newer commit%s of other writers to branch %s of %s, with %s"
+            " conflicts; the newest is %s: %s",
+            *(len(since.commits), plural, self.branch, storage.root_url, conflicts),
+            *(since.tip, escaped(since.commits[-1].message)),
+        )
         return len(since.commits)
 
     def length_conflicts(self, *sides: Snapshot) -> list[Conflict]:

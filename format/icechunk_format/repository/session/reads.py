@@ -34,7 +34,9 @@ def current_refs(
 
     ``node`` is the array with the manifests of the base.
     """
-    ndim = 0 if node.array is None else len(node.array.shape)
+    array = node.array
+    assert array is not None
+    ndim = len(array.shape)
     if not len(lo) == len(hi) == ndim:
         raise InvalidInputError(
             f"a box of {len(lo)} and {len(hi)} dimensions was given for array {node.path!r} of "
@@ -43,8 +45,8 @@ def current_refs(
         )
     box = np.array(list(zip(lo, hi, strict=True)), dtype=np.int64).reshape(-1, 2)
     refs = ChunkRefs.empty(ndim)
-    if node.array is not None and not (changes is not None and changes.replaces_all):
-        manifests = ListedManifests.of(node.array.manifests, listed)
+    if changes is None or not changes.replaces_all:
+        manifests = ListedManifests.of(array.manifests, listed)
         refs = references_in(storage, node.id, node.path, manifests, box)
     if changes is None:
         return refs
@@ -77,6 +79,6 @@ def dropped_coords(
 
 def shifted(refs: ChunkRefs, offset: Sequence[int], grid: NDArray[np.int64]) -> ChunkRefs:
     """Shift references, and drop those that leave the chunk grid."""
-    coords = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64).reshape(-1)
+    coords = refs.coords.astype(np.int64) + np.array(offset, dtype=np.int64)
     stays = inside_box(coords, grid)
     return refs.take(stays).moved(coords[stays])

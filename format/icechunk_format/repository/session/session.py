@@ -325,7 +325,7 @@ class WriteSession(CommittingSession):
         --------
         >>> session.set_chunk("/t2m", (0, 0), payload)  # doctest: +SKIP
         """
-        at = np.array([list(coords)], dtype=np.int64).reshape(1, len(coords))
+        at = np.array([list(coords)]).reshape(1, len(coords))
         self.set_chunks(path, at, [payload])
 
     def set_chunks(self, path: str, coords: ArrayLike, payloads: Sequence[bytes]) -> None:

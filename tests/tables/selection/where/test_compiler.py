@@ -39,6 +39,12 @@ TYPES = {name: values.type for name, values in COLUMNS.items()}
         ("flag = '0'", [1, 4, 7, 9]),
         ("coalesce(CAST(CAST(NULL AS STRING) AS INT), i) = 3", [6]),
         ("date_format(time, 'yyyy') = '1582'", [9]),
+        ("date_format(date '1000-01-01', 'yyyy') = '1000' AND i = 1", [0]),
+        ("CAST(trim(s) AS STRING) = 'x'", [8]),
+        ("CAST(concat(' ', CAST(i AS STRING), ' ') AS INT) = 2", [1]),
+        ("abs(d) = 2.5", [8, 9]),
+        ("isnan(abs(d)) AND abs(f) >= 0", [1]),
+        ("time - INTERVAL '1 00:00:00.5' DAY TO SECOND = '2024-06-29 23:59:59.5'", [8]),
         ("s LIKE 'a!%c' ESCAPE '!'", [1]),
     ],
 )
@@ -53,6 +59,11 @@ def test_rows_that_are_kept(sql: str, rows: list[int]) -> None:
         ("i IS TRUE", "'i IS TRUE' is not supported"),
         ("date_format(date '0999-01-01', 'yyyy') = '0999'", "four digits"),
         ("date_format(time + INTERVAL 3000000 DAY, 'yyyy') = '2024'", "four digits"),
+        ("floor(d * 0 + 9223372036854775808D) > 0", "beyond BIGINT"),
+        ("ceil(h * 0 + 9223372036854775808D) > 0", "beyond BIGINT"),
+        ("d & 1 = 1", "integers are needed here, not DOUBLE"),
+        ("flag + 1 = 2", "BOOLEAN is not a number"),
+        ("i + INTERVAL 1 DAY > i", "cannot be combined"),
         ("time * 2 > time", "cannot be combined"),
         ("time + 5 > '2024-01-01'", "cannot be combined"),
         ("time % INTERVAL 1 DAY = time", "cannot be combined"),
@@ -81,6 +92,19 @@ def test_parts_of_an_operator_that_are_not_known_are_refused(kind: type[exp.Expr
     Compiler(TYPES).compile(kind(**sides))
     with raises(InvalidInputError, construct=kind.__name__):
         Compiler(TYPES).compile(kind(**sides, ignore_signs=exp.true()))
+
+
+@pytest.mark.parametrize("kind", [exp.Like, exp.ILike])
+def test_parts_of_a_pattern_that_are_not_known_are_refused(kind: type[exp.Expression]) -> None:
+    sides = {"this": exp.column("s"), "expression": exp.Literal.string("a%")}
+    Compiler(TYPES).compile(kind(**sides))
+    with raises(InvalidInputError, construct=kind.__name__):
+        Compiler(TYPES).compile(kind(**sides, ignore_signs=exp.true()))
+    escape = exp.Literal.string("!")
+    Compiler(TYPES).compile(exp.Escape(this=kind(**sides), expression=escape))
+    inner = kind(**sides, ignore_signs=exp.true())
+    with raises(InvalidInputError, construct=kind.__name__):
+        Compiler(TYPES).compile(exp.Escape(this=inner, expression=escape))
 
 
 def test_cases_of_scalars_alone() -> None:

@@ -318,11 +318,24 @@ def test_a_zone_that_is_set_later_still_bounds_a_dimension() -> None:
         ("t >= '1970-01-05'", 24),
         ("t = '1970-02-01'", 0),
         ("'1960-01-01' > t", 0),
+        ("CAST(date '1960-01-01' AS timestamp) > t", 0),
+        ("CAST(date '1970-01-05' AS timestamp) <= t", 24),
         ("date(t) BETWEEN '1970-03-01' AND '1970-04-01'", 0),
         ("t < '1970-01-05' AND hour(t) = 2", 48),
     ):
         bound = plan_where(where, types, types, None).dimension_conditions["t"]
         assert sum(bound.evaluate(INSTANTS, 48).to_pylist()) == kept, where
+
+
+@pytest.mark.parametrize("unit", ["hour", "minute", "second"])
+def test_times_of_a_repeated_hour_are_truncated_within_their_own(unit: str) -> None:
+    # In New York, 01:00 to 01:59 of this day come twice.
+    hours = np.datetime64("2024-11-03T04:00", "us") + np.arange(4) * np.timedelta64(1, "h")
+    times = pa.array(hours, pa.timestamp("us", "UTC"))
+    where = f"date_trunc('{unit}', t) = t"
+    condition = plan_where(where, {"t": times.type}, [], NEW_YORK).residual
+    assert condition is not None
+    assert condition.evaluate({"t": times}, 4).to_pylist() == [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -341,6 +354,17 @@ def test_seconds_of_local_times_have_no_zone(where: str, hours: set[int]) -> Non
     assert condition is not None
     kept = condition.evaluate(columns, 48).to_pylist()
     assert {hour for hour, keep in enumerate(kept) if keep} == hours
+
+
+def test_a_day_begins_with_its_first_instant() -> None:
+    # In Sao Paulo this day began at 01:00, when clocks were set forward.
+    columns = {"n": pa.array([np.datetime64("2018-11-04T12:00", "us")])}
+    types = {"n": columns["n"].type}
+    for hour, keeps in ((1, True), (0, True), (2, False)):
+        where = f"date(n) = timestamp '2018-11-04 0{hour}:00:00'"
+        condition = plan_where(where, types, [], "America/Sao_Paulo").residual
+        assert condition is not None
+        assert condition.evaluate(columns, 1).to_pylist() == [keeps]
 
 
 def test_zones_that_do_not_exist_are_refused_by_name() -> None:

@@ -71,6 +71,14 @@ def test_too_many_positions_are_refused():
         selected(condition_of("x % 7 = 0"), "x", range(2**40))
 
 
+def test_as_many_positions_as_are_allowed_are_compared(monkeypatch):
+    monkeypatch.setattr(unlabelled, "MOST_COMPARED", SIZE)
+    condition = condition_of("x % 7 = 0")
+    assert selected(condition, "x", range(SIZE)).positions().tolist() == [0, 7]
+    with raises(InvalidInputError, dim="x", found=SIZE + 1, allowed=SIZE):
+        selected(condition, "x", range(SIZE + 1))
+
+
 HUGE = 2**40
 
 
@@ -94,6 +102,7 @@ HUGE = 2**40
         ("x <= 7 OR x > 5", (0, HUGE)),
         ("x < 7 OR x >= 7", (0, HUGE)),
         ("x IN (3, 4, NULL, -1, 1099511627776)", (3, 5)),
+        ("x IN (-1, 0, 1)", (0, 2)),
     ],
 )
 def test_comparisons_with_constants_select_without_listing(sql, bounds):

@@ -167,8 +167,6 @@ def _natural_log(value: Datum) -> Datum:
 def _cast(value: Datum, output_type: pa.DataType) -> Datum:
     """Cast between allowed types; raise EvaluationError if a value does not fit."""
     source = value.type
-    if source.equals(output_type):
-        return value
     if pa.types.is_floating(source) and pa.types.is_integer(output_type):
         value = pc.trunc(value)
     elif pa.types.is_integer(source) and pa.types.is_decimal(output_type):
@@ -291,7 +289,7 @@ KERNELS: Final[dict[str, Callable[..., Datum]]] = {
     "negate": _negate,
     "cast": _cast,
     "matches": lambda value, pattern: pc.match_substring_regex(value, pattern),
-    "abs": lambda value: pc.abs(value) if _is_float(value) else pc.abs_checked(value),
+    "abs": pc.abs_checked,
     "floor": _by_numpy(lambda numbers: _to_bigint(np.floor(numbers)), pa.int64()),
     "ceil": _by_numpy(lambda numbers: _to_bigint(np.ceil(numbers)), pa.int64()),
     "round": _by_numpy(_round_half_up),
