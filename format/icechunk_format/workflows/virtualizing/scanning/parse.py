@@ -29,6 +29,11 @@ from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import check_hdf5, parse_hdf5
+from icechunk_format.workflows.virtualizing.scanning.kerchunk import (
+    fortran_arrays,
+    kerchunk_groups,
+    transposed,
+)
 from icechunk_format.workflows.virtualizing.scanning.parsed import ParsedArray
 from icechunk_format.workflows.virtualizing.scanning.source_files import (
     FileOpener,
@@ -109,6 +114,8 @@ def parse_file(
         dropped = set(getattr(parser, "drop_variables", None) or ())
         found, groups = parse_hdf5(store, group=getattr(parser, "group", None), dropped=dropped)
         return sorted(found, key=lambda array: array.path), groups
+    if name == "kerchunk_json" and not callable(parser):
+        return _parse_kerchunk(file, store)
     registry_class = _imported("obspec_utils.registry").ObjectStoreRegistry
     chosen = parser if callable(parser) else _parser_named(name)
     with contextlib.ExitStack() as stack:
@@ -131,12 +138,56 @@ def parse_file(
     _walk(result._group, "", file.url, arrays, groups)
     if name == _HDF5:
         check_hdf5(store, getattr(parser, "group", None), {array.path for array in arrays})
+    if name == "kerchunk_parquet" and not callable(parser):
+        arrays = _in_their_order(arrays, _parquet_documents(file, opener))
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
         arrays = [
             replace(array, json_document=_with_missing_value(array.json_document))
             for array in arrays
         ]
     return sorted(arrays, key=lambda array: array.path), groups
+
+
+def _parse_kerchunk(
+    file: SourceFile, store: FileStore
+) -> tuple[list[ParsedArray], dict[str, dict[str, Any]]]:
+    """Return the arrays and the attributes of groups of a JSON file of Kerchunk."""
+    _imported("virtualizarr")
+    translator = _imported("virtualizarr.parsers.kerchunk.translator")
+    arrays: list[ParsedArray] = []
+    groups: dict[str, dict[str, Any]] = {}
+    for path, refs in kerchunk_groups(store.get_range("", start=0, end=store.size)):
+        is_v3 = "zarr.json" in refs
+        found = translator.manifestgroup_from_kerchunk_refs(
+            {"version": 1, "refs": refs}, group=path if is_v3 else None
+        )
+        own: list[ParsedArray] = []
+        _walk(found, path, file.url, own, groups)
+        if not is_v3:
+            prefix = f"{path}/".lstrip("/")
+            own = _in_their_order(own, {prefix + key: value for key, value in refs.items()})
+        arrays += own
+    arrays = [
+        replace(array, json_document=_with_missing_value(array.json_document)) for array in arrays
+    ]
+    return sorted(arrays, key=lambda array: array.path), groups
+
+
+def _in_their_order(arrays: list[ParsedArray], documents: dict[str, Any]) -> list[ParsedArray]:
+    """Add a codec to the arrays whose chunks are in the order of Fortran."""
+    others = fortran_arrays(documents)
+    return [
+        replace(array, json_document=transposed(array.json_document))
+        if array.path in others
+        else array
+        for array in arrays
+    ]
+
+
+def _parquet_documents(file: SourceFile, opener: FileOpener) -> dict[str, Any]:
+    storage, key = opener.open(file.url)
+    found = json.loads(storage.get(f"{key.rstrip('/')}/.zmetadata").data)
+    return dict(found["metadata"])
 
 
 def _kind(file: SourceFile, store: FileStore, *, is_needed: bool) -> str:
