@@ -113,7 +113,9 @@ def check_stream(request: WriteRequest, schema: StructType) -> str | None:
 
 
 def _has_recorded_groups(request: WriteRequest) -> bool:
-    repository = RepositoryReader.open(location_of(request))
+    repository = RepositoryReader.find(location_of(request))
+    if repository is None or request.branch not in repository.branches():
+        return False
     history = repository.ancestry(branch=request.branch)
     return any(TXN_GROUP in info.metadata for info in history)
 

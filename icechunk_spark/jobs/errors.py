@@ -30,6 +30,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from icechunk_format import errors
+from icechunk_format.display.plain_text import one_line
 from icechunk_spark.compatibility import PAGE
 from icechunk_spark.jobs.cancelling import only_own_jobs
 from icechunk_spark.jobs.session import described
@@ -97,11 +98,10 @@ def errors_on_one_line(*, is_planner: bool = False) -> Iterator[None]:
         yield
     except errors.IcechunkError as error:
         is_bare = is_planner or TaskContext.get() is not None
-        lines = _lines(error.message)
-        if len(lines) < 2 and not is_bare:
+        if len(_lines(error.message)) < 2 and not is_bare:
             raise
         joined = copy.copy(error)
-        joined.message = "; ".join(lines)
+        joined.message = one_line(error.message)
         joined.args = (joined.message,)
         if is_bare:
             _log.debug("a task or its planning failed", exc_info=error)

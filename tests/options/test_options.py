@@ -361,6 +361,7 @@ def test_sizes(text, size):
         ("2024-07-01", datetime(2024, 7, 1, tzinfo=UTC)),
         ("2024-07-01 12:30", datetime(2024, 7, 1, 12, 30, tzinfo=UTC)),
         ("2024-07-01T12:30:00+05:30", datetime(2024, 7, 1, 7, tzinfo=UTC)),
+        ("2024-07-01 12:30:00 UTC", datetime(2024, 7, 1, 12, 30, tzinfo=UTC)),
     ],
 )
 def test_instants_without_a_zone_are_utc(text, instant):

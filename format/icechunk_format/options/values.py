@@ -126,7 +126,8 @@ def parse_byte_size(name: str, string: str) -> int:
 def parse_timestamp(name: str, string: str) -> datetime:
     """Parse an ISO 8601 timestamp; the default zone is UTC, and a date means its midnight."""
     try:
-        value = datetime.fromisoformat(string.strip())
+        # Displays write UTC as a word.
+        value = datetime.fromisoformat(string.strip().replace(" UTC", "Z"))
     except ValueError:
         wanted = (
             "an ISO 8601 timestamp such as 2024-07-01T12:00:00Z (without a zone it is taken as UTC)"

@@ -106,6 +106,9 @@ def test_files_become_a_dataset(command, tmp_path):
     [
         ("history", "log"),
         ("vacuum", "gc"),
+        ("refs", "branch list"),
+        ("tags", "tag list"),
+        ("schema", "tree"),
         ("ls", "tree"),
         ("rm", "drop"),
         ("rebase", "merge"),

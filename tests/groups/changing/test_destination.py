@@ -52,7 +52,8 @@ def test_a_branch_that_is_not_there_must_be_asked_for(place):
     two_branches(place)
     with raises(NotFoundError, kind="branch", name="new", match="createBranch=true"):
         branch_missing(Repository.open(place), options)
-    with raises(NotFoundError):
+    match = "branches that exist: .*; set createBranch=true"
+    with raises(NotFoundError, kind="branch", match=match):
         open_destination(place, options)
 
 

@@ -89,6 +89,7 @@ def test_a_missing_ref_is_answered_with_those_that_exist(repository, selection, 
         last_line.split(": ")[1].split(", ")
     )
     assert caught.value.facts["kind"] in ("branch", "tag")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_snapshot_is_answered_with_known_ones(repository):
@@ -231,6 +232,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
         ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
         ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
         ("2026-01-31T12:00:00Z", NOW),
+        ("2026-01-31 12:00:00 UTC", NOW),
     ],
 )
 def test_ages_and_times(text, meant):

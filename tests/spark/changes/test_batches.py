@@ -1,12 +1,13 @@
-"""The checkpoint of a stream must not be inside of the repository that the stream creates."""
+"""The checks of a stream before it starts."""
 
 import pytest
 from helpers.raised import raises
+from pyspark.sql.types import StructType
 
 from icechunk_format.errors import InvalidInputError
 from icechunk_format.options.write_request import parse_write_options
 from icechunk_format.repository import Repository
-from icechunk_spark.changes.batches import refuse_checkpoint_inside
+from icechunk_spark.changes.batches import check_stream, refuse_checkpoint_inside
 
 
 def check(path, checkpoint):
@@ -32,3 +33,17 @@ def test_other_checkpoints_are_taken(tmp_path, beside):
 def test_an_existing_repository_may_have_it(tmp_path):
     Repository.create(str(tmp_path / "r"))
     check(str(tmp_path / "r"), str(tmp_path / "r" / "c"))
+
+
+@pytest.mark.parametrize("options", [{}, {"branch": "dev", "createBranch": "true"}])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_stream_without_dimensions_is_refused_for_them_wherever_it_would_begin(
+    tmp_path, options, exists
+):
+    path = str(tmp_path / "r")
+    if exists:
+        Repository.create(path)
+    request = parse_write_options({"path": path, **options}, "writeStream")
+    schema = StructType().add("time", "timestamp").add("value", "long")
+    with raises(InvalidInputError, match="dimension columns are not known"):
+        check_stream(request, schema)

@@ -7,7 +7,7 @@ import pickle
 import pytest
 from pyspark.errors import PySparkException
 
-from icechunk_format.errors import FormatError, NotFoundError, StorageError
+from icechunk_format.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from icechunk_spark.jobs.errors import (
     errors_on_one_line,
     noted_error,
@@ -33,6 +33,12 @@ def test_lines_are_joined(error):
     assert caught.value.facts == error.facts
     travelled = pickle.loads(pickle.dumps(caught.value))
     assert str(travelled) == str(caught.value)
+
+
+def test_lines_after_a_colon_are_joined_without_a_semicolon():
+    with pytest.raises(InvalidInputError) as caught, errors_on_one_line():
+        raise InvalidInputError("two sets:\n  (x): a\n  (y): b\nchoose one")
+    assert str(caught.value) == "two sets: (x): a; (y): b; choose one"
 
 
 def test_one_line_passes_untouched():

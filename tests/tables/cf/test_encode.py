@@ -202,11 +202,26 @@ def test_columns_that_do_not_fit_are_refused_by_their_type(dtype, attributes, co
         encoder_of(dtype, attributes, column_type)
 
 
-@pytest.mark.parametrize(
-    "column_type", [pa.decimal128(10, 2), pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64())]
+VARIANT = pa.struct(
+    [("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]
 )
-def test_columns_without_any_array_are_refused(column_type):
-    with raises(InvalidInputError, match="which no array holds", variable="v"):
+
+
+@pytest.mark.parametrize(
+    ("column_type", "name"),
+    [
+        (pa.decimal128(10, 2), "DECIMAL(10,2)"),
+        (pa.list_(pa.int64()), "ARRAY<BIGINT>"),
+        (pa.map_(pa.string(), pa.list_(pa.float32())), "MAP<STRING, ARRAY<FLOAT>>"),
+        (pa.struct([("a", pa.string())]), "STRUCT<a: STRING>"),
+        (VARIANT, "VARIANT"),
+        (pa.null(), "VOID"),
+    ],
+    ids=str,
+)
+def test_columns_without_any_array_are_refused_by_their_type_in_spark(column_type, name):
+    match = re.escape(f"column 'v' is {name}, which no array holds")
+    with raises(InvalidInputError, match=match, variable="v"):
         default_array_type(column_type, name="v")
 
 

@@ -68,8 +68,14 @@ def check_new_location(location: Location, options: WriteOptions) -> None:
 
 def _base(repository: Repository, options: WriteOptions) -> SnapshotId:
     is_missing = options.create_branch and options.branch not in repository.branches()
-    # The error of ``resolve`` lists the branches, the most similar first.
-    return repository.resolve(branch="main" if is_missing else options.branch)
+    try:
+        return repository.resolve(branch="main" if is_missing else options.branch)
+    except NotFoundError as error:
+        if error.facts.get("kind") != "branch":
+            raise
+        # It lists the branches, the most similar first.
+        message = f"{error.message}; set createBranch=true to create it"
+        raise NotFoundError(message, **error.facts) from None
 
 
 def branch_missing(repository: Repository, options: WriteOptions) -> bool:

@@ -96,7 +96,7 @@ def entry_of(history: History, snapshot: str | SnapshotId, *, repository_url: st
         existing = _listing("snapshot", str(snapshot_id), history.known_snapshots)
         raise NotFoundError(
             f"there is no snapshot {snapshot_id} in {repository_url}; "
-            f"it was never committed there, or it expired\n{existing}",
+            f"it was never committed there, or it expired; {existing}",
             kind="snapshot",
             name=str(snapshot_id),
         )
@@ -110,7 +110,7 @@ def _tagged_snapshot(history: History, tag: str, repository_url: str) -> Snapsho
     error = _missing_ref("tag", tag, history.tags, repository_url)
     if tag in _listed(history.deleted_tags):
         raise NotFoundError(
-            f"tag {tag!r} of {repository_url} was deleted, and its name cannot be used again\n"
+            f"tag {tag!r} of {repository_url} was deleted, and its name cannot be used again; "
             f"{error.facts['existing']}",
             **error.facts,
             deleted=True,
@@ -123,7 +123,7 @@ def _missing_ref(
 ) -> NotFoundError:
     existing = _listing(kind, name, list_existing)
     return NotFoundError(
-        f"there is no {kind} {name!r} in {repository_url}\n{existing}",
+        f"there is no {kind} {name!r} in {repository_url}; {existing}",
         kind=kind,
         name=name,
         existing=existing,
@@ -178,7 +178,7 @@ def parse_cutoff(given: Cutoff, *, argument: str, now: datetime | None = None) -
             match = _AGE.fullmatch(stripped.lower())
             if match is not None:
                 return present - timedelta(seconds=int(match[1]) * _AGE_SECONDS[match[2]])
-            parsed = datetime.fromisoformat(stripped)
+            parsed = datetime.fromisoformat(stripped.replace(" UTC", "Z"))
             # Also raises for timestamps that UTC cannot represent.
             return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -48,7 +48,7 @@ def no_repository(location: Location) -> NotFoundError:
     advice = advice or "check the path, or create a repository there first"
     return NotFoundError(
         f"there is no Icechunk repository at {url}: neither {REPO!r} (spec version 2) nor "
-        f"{MAIN_REF!r} (version 1) is there; {found}\n{advice}",
+        f"{MAIN_REF!r} (version 1) is there; {found}; {advice}",
         kind="repository",
         location=url,
     )

@@ -100,7 +100,7 @@ _SQL_NAMES: Final = {
     pa.large_binary(): "BINARY",
     pa.date32(): "DATE",
     pa.date64(): "DATE",
-    pa.null(): "NULL",
+    pa.null(): "VOID",
 }
 
 
@@ -112,6 +112,14 @@ def sql_name(found: pa.DataType) -> str:
         return "TIMESTAMP_NTZ" if found.tz is None else "TIMESTAMP"
     if pa.types.is_decimal(found):
         return f"DECIMAL({found.precision},{found.scale})"
+    if pa.types.is_map(found):
+        return f"MAP<{sql_name(found.key_type)}, {sql_name(found.item_type)}>"
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return f"ARRAY<{sql_name(found.value_type)}>"
+    if pa.types.is_struct(found):
+        if any(b"variant" in (field.metadata or {}) for field in found):
+            return "VARIANT"
+        return f"STRUCT<{', '.join(f'{field.name}: {sql_name(field.type)}' for field in found)}>"
     return _SQL_NAMES.get(found, str(found).upper())
 
 

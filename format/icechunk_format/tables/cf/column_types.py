@@ -115,7 +115,11 @@ def default_array_type(found: pa.DataType, *, name: str) -> tuple[DataType, dict
         return data_type_from_numpy("bytes"), {}
     if types.is_decimal(found) and found.scale == 0 and found.precision == 20:
         return data_type_from_numpy("uint64"), {}
-    hint = "cast it to DOUBLE or BIGINT" if types.is_decimal(found) else "cast it, or leave it out"
+    hint = "cast it, or leave it out"
+    if types.is_decimal(found):
+        hint = "cast it to DOUBLE or BIGINT"
+    elif types.is_list(found) or types.is_large_list(found):
+        hint = "make a row of each element with posexplode, or leave it out"
     raise InvalidInputError(
         f"column {name!r} is {sql_name(found)}, which no array holds; {hint}. Arrays hold BOOLEAN, "
         "integers, DECIMAL(20,0), FLOAT, DOUBLE, TIMESTAMP, TIMESTAMP_NTZ, DATE, INTERVAL DAY TO "

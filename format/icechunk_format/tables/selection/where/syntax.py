@@ -195,9 +195,8 @@ def operands(node: exp.Expression) -> list[exp.Expression]:
 def refused(node: exp.Expression) -> InvalidInputError:
     """Return the error for a construct that is not in the tables."""
     return InvalidInputError(
-        f"where can hold {ALLOWED}.\n"
         f"where: {sql_text(node)} is not supported; use df.where(...) for it, which Spark "
-        f"evaluates after reading",
+        f"evaluates after reading; where can hold {ALLOWED}",
         option="where",
         construct=type(node).__name__,
     )
