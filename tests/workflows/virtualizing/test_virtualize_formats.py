@@ -12,6 +12,7 @@ import xarray as xr
 from helpers.archives import files as made
 from helpers.archives.running import by_reference, concatenated, statuses, virtualize
 from helpers.arrays.real_data import FOLDER
+from helpers.raised import raises
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
 from icechunk_format.repository import Repository
@@ -162,6 +163,21 @@ def test_messages_of_grib(tmp_path):
     np.testing.assert_array_equal(
         by_us(done, tmp_path / "repository", "tmp", group), found["tmp"].values
     )
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_message_that_another_one_replaces_is_refused(is_first, tmp_path):
+    """Two runs forecast the same time; gribberish keeps the last message."""
+    pytest.importorskip("gribberish.virtualizarr")
+    grib_messages(tmp_path, 2)
+    parts = [(tmp_path / f"{number}.grib2").read_bytes() for number in (0, 1)]
+    (tmp_path / "both.grib2").write_bytes(b"".join(parts))
+    done = virtualize(f"{tmp_path}/both.grib2", tmp_path / "right")
+    assert done.files_added == 1
+    (tmp_path / "both.grib2").write_bytes(b"".join([*parts, parts[0 if is_first else 1]]))
+    at = 0 if is_first else len(parts[0])
+    with raises(InvalidInputError, match=f"'isobar/instant/tmp': its message at byte {at:,} is in"):
+        virtualize(f"{tmp_path}/both.grib2", tmp_path / "wrong")
 
 
 def test_a_parser_of_gribberish_with_options_is_called(tmp_path):

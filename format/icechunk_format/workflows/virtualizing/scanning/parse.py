@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icechunk_format.errors import InvalidInputError, UnsupportedError
+from icechunk_format.workflows.virtualizing.scanning.grib import check_messages
 from icechunk_format.workflows.virtualizing.scanning.hdf5 import check_hdf5, parse_hdf5
 from icechunk_format.workflows.virtualizing.scanning.kerchunk import (
     fortran_arrays,
@@ -138,6 +139,8 @@ def parse_file(
     _walk(result._group, "", file.url, arrays, groups)
     if name == _HDF5:
         check_hdf5(store, getattr(parser, "group", None), {array.path for array in arrays})
+    if name == "grib" and not callable(parser):
+        check_messages(arrays, store)
     if name == "kerchunk_parquet" and not callable(parser):
         arrays = _in_their_order(arrays, _parquet_documents(file, opener))
     if name.startswith("kerchunk") or (name == "zarr" and _is_zarr_v2(file, opener)):
