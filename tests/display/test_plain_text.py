@@ -1,5 +1,7 @@
 """Every text prints, and texts that differ look different."""
 
+from datetime import UTC, datetime
+
 import pytest
 from helpers.files.hostile_texts import check_printable
 from hypothesis import given
@@ -9,9 +11,11 @@ from icechunk_format.display.plain_text import (
     one_line,
     safe,
     safe_lines,
+    shown_time,
     shown_value,
     size,
 )
+from icechunk_format.options.values import parse_timestamp
 
 
 @given(st.text())
@@ -54,3 +58,15 @@ def test_lines_of_a_message():
 )
 def test_sizes(count, text):
     assert size(count) == text
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC)))
+def test_as_of_with_a_displayed_time_selects_the_snapshot(committed_at):
+    found = parse_timestamp("asOf", shown_time(committed_at))
+    assert 0 <= (found - committed_at).total_seconds() < 1
+
+
+@pytest.mark.parametrize("microsecond", [0, 999_999])
+def test_the_last_second_of_all_is_displayed(microsecond):
+    last = datetime(9999, 12, 31, 23, 59, 59, microsecond, UTC)
+    assert shown_time(last) == "9999-12-31 23:59:59 UTC"

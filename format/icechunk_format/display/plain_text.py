@@ -7,7 +7,7 @@ so that different names never look the same.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from icechunk_format.errors import escaped
@@ -98,8 +98,16 @@ def iso_time(timestamp: datetime | None) -> str | None:
 
 
 def shown_time(timestamp: datetime | None) -> str:
-    """Format a timestamp for display, in UTC with seconds."""
-    return "?" if timestamp is None else timestamp.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Format a timestamp for display, in UTC with seconds.
+
+    Seconds are rounded up, so that ``asOf`` with the displayed time of a snapshot includes it.
+    """
+    if timestamp is None:
+        return "?"
+    found = timestamp.astimezone(UTC)
+    if found.microsecond and found.year < MAXYEAR:
+        found += timedelta(seconds=1)
+    return found.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def age(timestamp: datetime, now: datetime) -> str:
