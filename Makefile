@@ -68,7 +68,7 @@ lower-bounds:  ## run the tests of the format with the oldest packages that pypr
 	@python=$$(.ci/find-python) && "$$python" -m venv --clear $(LOWEST)
 	@$(call PIP,$(LOWEST)) install uv
 	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --only-binary :all: --no-binary icechunk-spark --editable . --group test
-	$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables tests/command_line
+	$(LOWEST)/bin/python -m pytest --without-reference -W ignore::pytest.PytestUnraisableExceptionWarning tests/grid tests/encoding tests/zarr tests/storage tests/repository tests/tables tests/command_line
 
 soak: $(VENV)/.ready java  ## run two streams of BATCHES=1000 batches with crashes and kills
 	STREAM_SOAK=$(BATCHES) $(PY) -m pytest -s -n 0 --timeout=0 tests/spark/changes/test_changes_soak.py

@@ -35,26 +35,18 @@ hypothesis.settings.load_profile("any-machine")
 turns.PATIENCE_S = 0.02
 
 
-# The reference that the tests compare with needs Python 3.12; an older one knows other things.
-HAS_REFERENCE = sys.version_info >= (3, 12)
-
-
 class WithoutReference(MetaPathFinder):
     """Skips the modules and tests that import the reference."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "icechunk":
-            pytest.skip("the reference needs Python >= 3.12", allow_module_level=True)
+            pytest.skip("needs the reference", allow_module_level=True)
 
 
-if not HAS_REFERENCE:
-    sys.meta_path.insert(0, WithoutReference())
-
-
-def pytest_report_header() -> str | None:
-    if HAS_REFERENCE:
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not config.getoption("--without-reference"):
         return None
-    return "left out: tests/conformance, tests/peers, and what needs the reference: Python >= 3.12"
+    return "left out: tests/conformance, tests/peers, and what needs the reference"
 
 
 # Folders whose tests need Java, a server, the reference wheel or more time than `make test` has.
@@ -73,6 +65,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="fast: tests that need no Java and no server; core: those of the others with the mark "
         "core; rest: the others without it; nightly: long ones",
     )
+    parser.addoption(
+        "--without-reference",
+        action="store_true",
+        # The reference needs Python 3.12; an older one knows other things.
+        default=sys.version_info < (3, 12),
+        help="skip the tests that compare with the reference library; always below Python 3.12",
+    )
 
 
 def folder_of(path: Path) -> str:
@@ -84,7 +83,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     here = Path(__file__).parent
     # A folder that the command line names is collected whatever is said here, its files are not.
     oracles = {here / "conformance", here / "peers"}
-    if not HAS_REFERENCE and not oracles.isdisjoint(collection_path.parents):
+    if config.getoption("--without-reference") and not oracles.isdisjoint(collection_path.parents):
         return True
     if collection_path.parent != here:
         return None
@@ -106,11 +105,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
     for item in items:
-        if not HAS_REFERENCE and item.get_closest_marker("needs_reference"):
-            item.add_marker(pytest.mark.skip(reason="the reference needs Python >= 3.12"))
+        if config.getoption("--without-reference") and item.get_closest_marker("needs_reference"):
+            item.add_marker(pytest.mark.skip(reason="needs the reference"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--without-reference"):
+        sys.meta_path.insert(0, WithoutReference())
     os.environ.setdefault("JDK_JAVA_OPTIONS", loaded_classes.java_options())
     config.addinivalue_line(
         "markers", "needs_reference: builds its repositories with the icechunk and zarr wheels"
