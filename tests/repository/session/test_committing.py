@@ -1,4 +1,4 @@
-"""What a commit tells, writes again after a lost race, and leaves if it fails."""
+"""Commits report what they do, store files anew after a lost race, and clean up when they fail."""
 
 import pytest
 from helpers.grids.sessions import grid_session, manifest_ids, set_block
